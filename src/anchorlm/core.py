@@ -1,0 +1,110 @@
+"""Errors, atomic writes, seeds and dtypes: the few things every other module may use."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import random
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+
+class UserError(ValueError):
+    """A mistake in the input: one line that names the thing, its value and what is allowed. Exit code 2."""
+
+
+def suggest(value: str, allowed: Iterable[str]) -> str:
+    """`, did you mean 'x'?` when a close name exists, else the whole list of allowed names."""
+    names = sorted(str(name) for name in allowed)
+    close = difflib.get_close_matches(str(value), names, n=1, cutoff=0.6)
+    return f"did you mean '{close[0]}'?" if close else f"allowed: {', '.join(names) or 'none'}"
+
+
+@contextmanager
+def atomic_file(path: str | Path, mode: str = "w") -> Iterator:
+    """Open a temporary neighbour of `path`; it takes the name `path` only when the block ends without an error."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, mode, encoding=None if "b" in mode else "utf-8") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+@contextmanager
+def atomic_dir(path: str | Path, overwrite: bool = False) -> Iterator[Path]:
+    """Fill a temporary neighbour folder; it takes the name `path` only when the block ends without an error.
+
+    Raises UserError when `path` exists and is not empty, unless `overwrite`.
+    """
+    path = Path(path)
+    if path.exists() and not path.is_dir():
+        raise UserError(f"output {path} is a file; name a folder")
+    if path.exists() and any(path.iterdir()) and not overwrite:
+        raise UserError(f"output folder {path} exists and is not empty; choose another or pass --overwrite")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    try:
+        os.chmod(temporary, 0o777 & ~_umask())
+        yield temporary
+        _swap(temporary, path)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+
+
+def _swap(temporary: Path, path: Path) -> None:
+    """Put `temporary` in the place of `path`; the old folder is removed only after the new one stands."""
+    if not path.exists():
+        os.replace(temporary, path)
+        return
+    old = path.with_name(f".{path.name}.old-{os.getpid()}")
+    os.replace(path, old)
+    os.replace(temporary, path)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
+
+
+def pick_dtype(name: str = "auto", device: str | torch.device = "cpu") -> torch.dtype:
+    """The torch dtype of a name. "auto": bfloat16 where the device computes it natively, else float32.
+
+    On a CPU without bf16 instructions a bf16 product is several times slower than a float32 one.
+    """
+    if name == "auto":
+        return torch.bfloat16 if _native_bf16(torch.device(device)) else torch.float32
+    if name not in DTYPES:
+        raise UserError(f"dtype {name!r} is unknown; {suggest(name, ['auto', *DTYPES])}")
+    return DTYPES[name]
+
+
+def _native_bf16(device: torch.device) -> bool:
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported()
+    capability = getattr(torch.cpu, "get_capabilities", dict)()
+    return bool(capability.get("avx512_bf16") or capability.get("amx_bf16"))
+
+
+def seed_all(seed: int) -> None:
+    """Seed Python and torch; numpy generators in this package are always created from an explicit seed."""
+    random.seed(seed)
+    torch.manual_seed(seed)
