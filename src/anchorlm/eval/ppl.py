@@ -1,0 +1,127 @@
+"""Perplexity over real text, in fixed-length documents, with the parts of it that tell memory from none."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from anchorlm.core import UserError
+from anchorlm.data import TokenStore
+from anchorlm.eval.scoring import token_nll
+from anchorlm.eval.stats import bootstrap_ratio
+
+GROUPS = ("all", "first_half", "second_half", "cross_window")
+
+
+def cut(store: TokenStore, context: int, limit: int | None = None, tails: bool = False) -> list[np.ndarray]:
+    """Pieces of `context` tokens, none across two documents, each led by the tokenizer's bos if it has one.
+
+    A document's rest shorter than `context` is left out unless `tails`. `limit` keeps the first pieces.
+    Raises UserError when no piece is long enough.
+    """
+    if context < 2:
+        raise UserError(f"context is {context}; perplexity needs at least 2 tokens")
+    head = [] if store.bos is None else [store.bos]
+    body, pieces = context - len(head), []
+    for index in range(len(store)):
+        ids = store.document(index)
+        for begin in range(0, len(ids), body):
+            piece = ids[begin : begin + body]
+            if len(piece) == body or (tails and len(head) + len(piece) >= 2):
+                pieces.append(np.concatenate([head, piece]).astype(np.int64))
+            if limit and len(pieces) == limit:
+                return pieces
+    if not pieces:
+        longest = int(np.diff(store.offsets).max()) - (store.eos is not None)
+        raise UserError(f"data: the longest document has {longest} tokens; context {context} needs at least {body}")
+    return pieces
+
+
+def cross_window(ids: np.ndarray, window: int) -> np.ndarray:
+    """[T] bool: the bigram ending here occurred before, and its latest occurrence lies more than `window` back."""
+    latest: dict[tuple[int, int], int] = {}
+    found = np.zeros(len(ids), bool)
+    for t in range(1, len(ids)):
+        pair = (int(ids[t - 1]), int(ids[t]))
+        found[t] = pair in latest and t - latest[pair] > window
+        latest[pair] = t
+    return found
+
+
+def document_sums(ids: np.ndarray, nll: np.ndarray, context: int, window: int | None) -> dict[str, list[float]]:
+    """For each group, [sum of nll, number of targets] of one piece; nll [T - 1] belongs to ids[1:]."""
+    position = np.arange(1, len(ids))
+    chosen = {"all": position > 0, "first_half": position < context // 2, "second_half": position >= context // 2}
+    chosen["cross_window"] = cross_window(ids, window)[1:] if window else position < 0
+    return {name: [float(nll[where].sum()), int(where.sum())] for name, where in chosen.items()}
+
+
+def score(
+    model: Any, pieces: list[np.ndarray], context: int, *, window: int | None = None, batch: int = 1, block: int = 512
+) -> list[dict[str, list[float]]]:
+    """`document_sums` of every piece, in order. The figures do not depend on `batch` or `block`."""
+    rows = []
+    for begin in range(0, len(pieces), batch):
+        group = pieces[begin : begin + batch]
+        ids = torch.zeros(len(group), max(map(len, group)), dtype=torch.long)
+        for row, piece in zip(ids, group, strict=True):
+            row[: len(piece)] = torch.from_numpy(piece)
+        nll = token_nll(model, ids, block).double().numpy()
+        rows += [document_sums(p, n[: len(p) - 1], context, window) for p, n in zip(group, nll, strict=True)]
+    return rows
+
+
+def summary(rows: list[dict[str, list[float]]], bytes_per_token: float, seed: int = 0) -> dict[str, Any]:
+    """Perplexity and 95 % interval of each group, and bits per byte of the whole."""
+    groups = {}
+    for name in GROUPS:
+        sums, counts = np.array([row[name] for row in rows]).T
+        if not counts.sum():
+            continue
+        ends = bootstrap_ratio(sums, counts, seed)
+        groups[name] = {
+            "ppl": math.exp(sums.sum() / counts.sum()),
+            "interval": ends and [math.exp(end) for end in ends],
+            "tokens": int(counts.sum()),
+        }
+    bits = math.log(groups["all"]["ppl"]) / math.log(2) / bytes_per_token
+    return {"metric": "perplexity", "value": groups["all"]["ppl"], "interval": groups["all"]["interval"],
+            "n": len(rows), "unit": "documents", "groups": groups, "bits_per_byte": bits}  # fmt: skip
+
+
+def ratio(rows: list[dict], others: list[dict], seed: int = 0) -> dict[str, Any]:
+    """Perplexity of `rows` over that of `others` on the same documents, with a paired 95 % interval."""
+    ours, theirs = (np.array([row["all"] for row in side]) for side in (rows, others))
+    gap, counts = ours[:, 0] - theirs[:, 0], ours[:, 1]
+    ends = bootstrap_ratio(gap, counts, seed)
+    return {"value": math.exp(gap.sum() / counts.sum()), "interval": ends and [math.exp(end) for end in ends]}
+
+
+def perplexity(
+    model: Any,
+    store: TokenStore,
+    context: int,
+    *,
+    window: int | None = None,
+    limit: int | None = None,
+    batch: int = 1,
+    block: int = 512,
+    seed: int = 0,
+    tails: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> dict[str, Any]:
+    """Perplexity of `model` on pieces of `context` tokens of the store; each piece is scored from its token 1.
+
+    `window` adds the cross-window targets: tokens whose bigram was last seen further back than that.
+    `progress(done, total)` counts pieces.
+    """
+    pieces, rows = cut(store, context, limit, tails), []
+    for begin in range(0, len(pieces), batch):
+        rows += score(model, pieces[begin : begin + batch], context, window=window, batch=batch, block=block)
+        if progress:
+            progress(len(rows), len(pieces))
+    return {**summary(rows, store.bytes_per_token, seed), "rows": rows, "context": context, "window": window}

@@ -1,0 +1,30 @@
+"""Intervals: bootstrap over documents for ratios of sums, Wilson for counts of successes."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+DRAWS = 1000
+
+
+def bootstrap_ratio(sums: np.ndarray, counts: np.ndarray, seed: int = 0) -> list[float] | None:
+    """95 % interval of sum(sums) / sum(counts) when documents (not tokens) are drawn anew; None for one document."""
+    kept = counts > 0
+    sums, counts = np.asarray(sums, float)[kept], np.asarray(counts, float)[kept]
+    if len(sums) < 2:
+        return None
+    drawn = np.random.default_rng([seed, 95]).integers(len(sums), size=(DRAWS, len(sums)))
+    low, high = np.quantile(sums[drawn].sum(1) / counts[drawn].sum(1), [0.025, 0.975])
+    return [float(low), float(high)]
+
+
+def wilson(successes: int, trials: int) -> list[float] | None:
+    """95 % interval of a share of successes; sane at 0 and at all, where the normal one is not."""
+    if not trials:
+        return None
+    z, share = 1.959964, successes / trials
+    centre = share + z * z / (2 * trials)
+    spread = z * math.sqrt(share * (1 - share) / trials + z * z / (4 * trials * trials))
+    return [max(0.0, (centre - spread) / (1 + z * z / trials)), min(1.0, (centre + spread) / (1 + z * z / trials))]
