@@ -1,0 +1,58 @@
+"""Pieces of a run kept on disk as they are finished, so that an interrupted run goes on where it stopped."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from anchorlm.core import atomic_file
+
+
+class Parts:
+    """Finished parts in `folder` (or only in this process when it is None), each under everything that fixes it."""
+
+    def __init__(self, folder: Path | None):
+        self.folder = folder
+
+    def run(self, key: dict[str, Any], compute: Callable[[], Any]) -> Any:
+        """The stored value of `key`, or that of `compute()`, stored once complete. Both must be JSON-able."""
+        if self.folder is None:
+            return compute()
+        text = json.dumps(key, sort_keys=True)
+        path = self.folder / f"{hashlib.sha256(text.encode()).hexdigest()[:24]}.json"
+        stored = _read(path)
+        if stored is not None and stored.get("key") == json.loads(text):
+            return stored["value"]
+        value = compute()
+        with atomic_file(path) as file:
+            json.dump({"key": key, "value": value}, file)
+        return value
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # a damaged part is measured again
+        return None
+
+
+def model_digest(model: Any) -> str:
+    """Changes with any weight, the plan or the dtype, at a fraction of the cost of hashing every byte."""
+    digest = hashlib.sha256(json.dumps(plan_of(model), sort_keys=True).encode())
+    for name, value in sorted(model.state_dict().items()):
+        flat = value.detach().flatten()
+        facts = [name, list(value.shape), str(value.dtype), flat[:: max(1, len(flat) // 64)].double().tolist()]
+        total = flat.sum(dtype=torch.float64) if flat.is_floating_point() else flat.sum()
+        digest.update(json.dumps([*facts, total.item()]).encode())
+    return digest.hexdigest()[:16]
+
+
+def plan_of(model: Any) -> dict[str, Any] | None:
+    """The explicit plan of an anchorlm model; None for a plain transformers model."""
+    plan = getattr(model, "plan", None)
+    return plan.to_dict() if plan is not None else None

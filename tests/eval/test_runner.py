@@ -1,0 +1,103 @@
+"""The runner: side by side rows, files, exact resume, suggestions, and contexts beyond the model."""
+
+import json
+import math
+
+import pytest
+
+from anchorlm.core import UserError
+from anchorlm.eval import run_eval, runner
+from anchorlm.eval.table import lines, table
+from small import char_tokenizer, tiny_llama
+
+TEXT = "A quiet morning. The boats went out. Nobody spoke of the storm. " * 60
+
+
+@pytest.fixture
+def book(tmp_path):
+    (tmp_path / "book.txt").write_text(TEXT)
+    return tmp_path / "book.txt"
+
+
+def evaluate(book, model=None, suites="ppl,niah", **options):
+    values = {"context": 256, "versus": {"teacher": tiny_llama(seed=1)}, "cache_dir": book.parent / "cache"}
+    values |= {"window": 16, "limit": 12, **options}
+    return run_eval(model or tiny_llama(), char_tokenizer(), suites, book, **values)
+
+
+def test_rows_side_by_side_and_files(book, tmp_path):
+    results = evaluate(book, out=tmp_path / "out")
+    assert [row["model"] for row in results["ppl"]["rows"]] == ["model", "teacher"]
+    ours, theirs = results["ppl"]["rows"]
+    assert theirs["first_over_this"]["value"] == pytest.approx(ours["value"] / theirs["value"])
+    assert ours["groups"]["cross_window"]["tokens"] > 0
+    for suite, result in results.items():
+        assert json.loads((tmp_path / "out" / f"{suite}.json").read_text()) == json.loads(json.dumps(result))
+        assert {"seed", "context", "limit"} <= set(result["options"])
+        assert result["data"]["hash"] and result["environment"]["packages"]["torch"]
+        assert all({"n", "interval", "value", "plan", "dtype"} <= set(row) for row in result["rows"])
+    for result in results.values():
+        shown = lines(*table(result))
+        assert len(shown) == 3 and shown[1].startswith("model")
+
+
+def test_a_stopped_run_goes_on_and_gives_the_same(book, tmp_path, monkeypatch):
+    monkeypatch.setattr(runner, "PIECES_PER_PART", 2)
+    straight = evaluate(book)
+    calls, seen = [], []
+    original = runner.ppl.score
+
+    def stops_after_two(*args, **options):
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return original(*args, **options)
+
+    monkeypatch.setattr(runner.ppl, "score", stops_after_two)
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(book, out=tmp_path / "out")
+    resumed = evaluate(book, out=tmp_path / "out", progress=lambda *a: seen.append(a))
+    assert len(calls) == 3 + 2 * 6 - 2
+    assert seen[0] == ("ppl model", 2, 12) and seen[-1][1] == seen[-1][2]
+    for suite in straight:
+        assert straight[suite]["rows"] == resumed[suite]["rows"]
+
+
+def test_another_model_text_or_seed_is_not_taken_for_a_finished_part(book, tmp_path):
+    first = evaluate(book, suites="ppl", out=tmp_path / "out")["ppl"]["rows"][0]
+    other = evaluate(book, tiny_llama(seed=7), "ppl", out=tmp_path / "out")["ppl"]["rows"][0]
+    shorter = evaluate(book, suites="ppl", out=tmp_path / "out", context=128)["ppl"]["rows"][0]
+    assert len({first["value"], other["value"], shorter["value"]}) == 3
+
+
+def test_beyond_the_positions_is_a_row_not_a_crash(book):
+    results = evaluate(book, versus={"teacher": tiny_llama(max_positions=128)})
+    for result in results.values():
+        row = result["rows"][1]
+        assert row["value"] is None and row["note"] == "beyond the 128 positions of the base model"
+        assert "beyond the 128 positions" in lines(*table(result))[2]
+    assert math.isfinite(results["ppl"]["rows"][0]["value"])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"suites": "pppl"}, "suite 'pppl' is unknown; did you mean 'ppl'"),
+        ({"suites": ""}, "no suite named; allowed: niah, ppl"),
+        ({"windows": 3}, "eval option 'windows' is unknown; did you mean 'window'"),
+        ({"context": 0}, "context is 0; a whole number of at least 1"),
+        ({"limit": 0}, "limit is 0"),
+        ({"depths": [0.5, 1.5]}, "each must lie between 0 and 1"),
+        ({"context": 100_000, "versus": None, "model": tiny_llama(max_positions=200_000)}, "needs at least 100000"),
+        ({"templates": "magik", "suites": "niah"}, "did you mean 'magic'"),
+    ],
+)
+def test_bad_input(book, options, message):
+    with pytest.raises(UserError, match=message):
+        evaluate(book, **options)
+
+
+@pytest.mark.parametrize(("limit", "cells", "n"), [(None, 5, 4), (1, 1, 1), (3, 3, 1), (10, 5, 2), (100, 5, 4)])
+def test_needles_stay_within_the_limit(book, limit, cells, n):
+    row = evaluate(book, suites="niah", limit=limit, versus=None)["niah"]["rows"][0]
+    assert [cell["n"] for cell in row["cells"]] == [n] * cells
