@@ -1,0 +1,172 @@
+"""Recipes: what a training run may set, read strictly from YAML and dotted overrides."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from .core import UserError, suggest
+
+
+class Strict(BaseModel):
+    """A group of settings: unknown keys are errors, values never change after reading."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+
+class DataSettings(Strict):
+    """Where a row of tokens begins and ends."""
+
+    length: int = Field(1024, ge=2)  # tokens in a row
+    batch: int = Field(1, ge=1)  # rows in one forward pass
+    accumulate: int = Field(1, ge=1)  # forward passes in one optimizer step
+    packing: Literal["concatenate", "documents"] = "concatenate"  # fill every row, or one document a row with padding
+    on_document: Literal["reset", "carry"] = "reset"  # at a new document inside a row: start afresh, or read on
+
+
+class LoraSettings(Strict):
+    """Low-rank adapters of the attention projections."""
+
+    rank: int = Field(8, ge=1)
+    alpha: float = Field(16.0, gt=0)
+    targets: tuple[Literal["q", "k", "v", "o"], ...] = ("q", "k", "v", "o")
+
+
+class StageSettings(Strict):
+    """What both stages share: AdamW with a warm-up and a decay."""
+
+    steps: int = Field(100, ge=0)  # optimizer steps; 0 leaves the stage out
+    lr: float = Field(5e-4, gt=0)
+    memory_lr_multiplier: float = Field(5.0, gt=0)  # times lr: slots, gates and read maps
+    warmup: int = Field(10, ge=0)  # steps of linear rise
+    schedule: Literal["cosine", "constant"] = "cosine"
+    clip: float = Field(1.0, ge=0)  # largest norm of the whole gradient; 0 does not clip
+    weight_decay: float = Field(0.0, ge=0)  # of LoRA alone: slots, gates and maps have no neutral zero
+
+
+class Stage1Settings(StageSettings):
+    """Attention transfer: each changed layer imitates the teacher's attention output."""
+
+    w_mse: float = Field(1.0, ge=0)
+    w_ce: float = Field(1.0, ge=0)
+    mse_inputs: Literal["student"] = "student"  # one free-running pass serves both losses
+
+
+class Stage2Settings(StageSettings):
+    """Next-token training of the adapters together with everything stage 1 trained."""
+
+    lora: LoraSettings = LoraSettings()
+
+
+class Recipe(Strict):
+    """One training run. The packaged YAML files list every field with its meaning."""
+
+    name: str = "anchor"
+    seed: int = Field(0, ge=0)
+    dtype: Literal["auto", "float32", "bfloat16", "float64"] = "auto"
+    data: DataSettings = DataSettings()
+    stage1: Stage1Settings = Stage1Settings()
+    stage2: Stage2Settings = Stage2Settings()
+    eval_every: int = Field(25, ge=0)
+    eval_batches: int = Field(4, ge=1)
+    save_every: int = Field(25, ge=1)
+    keep_last: int = Field(2, ge=1)
+    checkpoint: bool = False
+    detach: int = Field(0, ge=0)
+    log: tuple[Literal["tensorboard"], ...] = ()
+
+
+Settings = TypeVar("Settings", bound=Strict)
+
+
+def load_recipe(name: str | Path = "anchor", overrides: Sequence[str] = ()) -> Recipe:
+    """The recipe of a packaged name or a YAML file, with `group.key=value` overrides applied in order."""
+    data = _read_recipe(name)
+    for override in overrides:
+        _apply(data, override)
+    return checked(Recipe, data, "recipe")
+
+
+def recipe_names() -> list[str]:
+    """Names of the packaged recipes."""
+    return sorted(item.name[:-5] for item in _packaged().iterdir() if item.name.endswith(".yaml"))
+
+
+def checked(kind: type[Settings], data: Any, what: str) -> Settings:
+    """`kind` made from plain data; the first mistake becomes one UserError line with its dotted key."""
+    try:
+        return kind.model_validate(data)
+    except ValidationError as error:
+        raise UserError(_explain(kind, error.errors()[0], what)) from None
+
+
+def flatten(data: dict, prefix: str = "") -> dict[str, Any]:
+    """Nested dictionaries as one level with dotted keys."""
+    flat: dict[str, Any] = {}
+    for key, value in data.items():
+        nested = isinstance(value, dict) and value
+        flat.update(flatten(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value})
+    return flat
+
+
+def _packaged():
+    return resources.files("anchorlm") / "recipes"
+
+
+def _read_recipe(name: str | Path) -> dict:
+    path = Path(name)
+    if str(name) in recipe_names():
+        text = (_packaged() / f"{name}.yaml").read_text(encoding="utf-8")
+    elif path.is_file():
+        text = path.read_text(encoding="utf-8")
+    else:
+        known = suggest(str(name), recipe_names())
+        raise UserError(f"recipe {str(name)!r} is neither a file nor a packaged recipe; {known}")
+    return _parse(text, f"recipe {name}")
+
+
+def _parse(text: str, what: str) -> dict:
+    try:
+        data = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise UserError(f"{what} is not valid YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(data, dict):
+        raise UserError(f"{what} must hold keys and values, found {type(data).__name__}")
+    return data
+
+
+def _apply(data: dict, override: str) -> None:
+    key, equals, text = override.partition("=")
+    if not equals or not key.strip():
+        raise UserError(f"override {override!r} must look like stage1.steps=400")
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise UserError(f"override {override!r}: the value is not valid YAML") from None
+    *groups, last = key.strip().split(".")
+    for group in groups:
+        data = data.setdefault(group, {})
+        if not isinstance(data, dict):
+            raise UserError(f"override {override!r}: {group} is a single value, not a group of settings")
+    data[last] = value
+
+
+def _explain(kind: type[Strict], error: Any, what: str) -> str:
+    location = [str(part) for part in error["loc"]]
+    dotted = ".".join(location)
+    if error["type"] == "extra_forbidden":
+        return f"{what} key {dotted!r} is unknown; {suggest(location[-1], _fields(kind, location[:-1]))}"
+    if error["type"] == "missing":
+        return f"{what} key {dotted!r} is missing"
+    return f"{what} {dotted} = {error['input']!r}: {error['msg'][0].lower()}{error['msg'][1:]}"
+
+
+def _fields(kind: type[BaseModel], path: Sequence[str]) -> list[str]:
+    for part in path:
+        kind = kind.model_fields[part].annotation  # type: ignore[assignment]
+    return list(kind.model_fields)

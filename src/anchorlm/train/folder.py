@@ -1,0 +1,110 @@
+"""The folder of a run: what it was started with, where it stands, and the model it ends with.
+
+config.yaml  env.json  trainable-<stage>.json  metrics.jsonl  checkpoints/   and, at the end, the files of the model
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+from ..convert.save import command_line, versions
+from ..core import UserError, atomic_file
+from ..settings import Recipe, flatten
+from .checkpoint import NAME, clear_unfinished, newest_complete, read_position
+
+CONFIG = "config.yaml"
+FREE = ("name", "eval_every", "eval_batches", "save_every", "keep_last", "log", "checkpoint")
+
+
+def identity(recipe: Recipe, model: Any, store: Any) -> dict[str, Any]:
+    """What must be the same for a run to go on; plain data, so that a difference can be named."""
+    settings = recipe.model_dump(mode="json")
+    base = getattr(model.config, "base_fingerprint", None) or getattr(model.config, "base", None)
+    return {
+        "recipe": {key: value for key, value in settings.items() if key not in FREE},
+        "plan": model.plan.to_dict(),
+        "data": {"texts": store.content_hash, "tokenizer": store.tokenizer_hash},
+        "base": base,
+    }
+
+
+def check_identity(stored: dict[str, Any], wanted: dict[str, Any], path: Path) -> None:
+    """Raise UserError, naming the first thing that changed, unless the run may resume."""
+    old, new = flatten(stored), flatten(json.loads(json.dumps(wanted)))
+    changed = [key for key in [*old, *(k for k in new if k not in old)] if old.get(key) != new.get(key)]
+    if changed:
+        key, more = changed[0], f" (and {len(changed) - 1} more)" if len(changed) > 1 else ""
+        raise UserError(
+            f"checkpoint {path} belongs to another run: {key} was {old.get(key)!r}, now {new.get(key)!r}{more}; "
+            "use the old value, another output folder, or --resume never"
+        )
+
+
+def find_checkpoint(out: Path, resume: str, say: Callable[[str], None]) -> Path | None:
+    """The checkpoint to go on from. `resume`: auto (the newest complete one), never, or a checkpoint folder."""
+    root = out / "checkpoints"
+    if resume == "never":
+        _refuse_occupied(out)
+        return None
+    if resume != "auto":
+        if not NAME.fullmatch(Path(resume).name) or not Path(resume).is_dir():
+            raise UserError(f"resume {resume!r} is not a checkpoint; use auto, never or .../checkpoints/step-NNNNNNNN")
+        read_position(Path(resume))
+        return Path(resume)
+    clear_unfinished(root)
+    found, remarks = newest_complete(root)
+    for remark in remarks:
+        say(remark)
+    if found is None and not (out / CONFIG).is_file():
+        _refuse_occupied(out)
+    return found
+
+
+def _refuse_occupied(out: Path) -> None:
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UserError(f"output {out} exists and is not empty; choose another folder")
+
+
+def write_start(out: Path, recipe: Recipe, wanted: dict[str, Any], preview: dict[str, Any]) -> None:
+    """Record the resolved recipe, the identity and the environment of the run."""
+    config = {"recipe": recipe.model_dump(mode="json"), **{k: v for k, v in wanted.items() if k != "recipe"}}
+    with atomic_file(out / CONFIG) as file:
+        yaml.safe_dump(config, file, sort_keys=False)
+    write_json(out / "env.json", environment() | {"preview": preview})
+
+
+def write_json(path: Path, values: Any) -> None:
+    with atomic_file(path) as file:
+        file.write(json.dumps(values, indent=2, default=str) + "\n")
+
+
+def environment() -> dict[str, Any]:
+    """Versions and machine: what bit-identical repetition depends on."""
+    return {
+        "command": command_line(),
+        "versions": versions(),
+        "platform": platform.platform(),
+        "cpus": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "cuda": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+    }
+
+
+def publish(temporary: Path, out: Path) -> None:
+    """Move a saved model's files into the run's folder; `config.json`, which makes it a model, comes last."""
+    items = sorted(temporary.iterdir(), key=lambda item: item.name == "config.json")
+    for item in items:
+        target = out / item.name
+        if target.is_dir():
+            shutil.rmtree(target)
+        os.replace(item, target)
+    temporary.rmdir()

@@ -1,0 +1,191 @@
+"""The one training loop: stages, steps, evaluation, checkpoints."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..core import seed_all
+from ..data import batches
+from ..settings import Recipe
+from . import checkpoint as saved
+from .checkpoint import Position
+from .errors import TrainingError
+from .folder import write_json
+from .guard import check_gradients, check_losses, check_tokens
+from .losses import View
+from .sinks import Sink
+from .stages import Stage, active_stages, enter_stage, rate_factor
+from .step import backward, evaluate, make_view
+
+
+@dataclass
+class Run:
+    """What a run holds from its first stage to its last."""
+
+    model: Any
+    recipe: Recipe
+    store: Any
+    out: Path
+    eval_views: list[View]
+    position: Position
+    resumed: Path | None = None  # the checkpoint that is still to be loaded
+    sinks: Sequence[Sink] = ()
+
+    @property
+    def root(self) -> Path:
+        return self.out / "checkpoints"
+
+    @property
+    def last_good(self) -> str:
+        """Where a stopped run can go on from, as a phrase."""
+        found = saved.checkpoints(self.root)
+        return f"the last good checkpoint is {found[0]}" if found else "no checkpoint was written yet"
+
+    def write(self, record: dict[str, Any]) -> None:
+        for sink in self.sinks:
+            sink.write(record)
+
+
+def run_stages(run: Run) -> None:
+    """Train every stage that is left."""
+    names = list(active_stages(run.recipe))
+    for name in names[names.index(run.position.stage) :]:
+        if name != run.position.stage:
+            run.position = replace(run.position, stage=name, stage_step=0)
+        seed_all(run.recipe.seed + names.index(name))
+        stage = enter_stage(run.model, name, run.recipe)
+        write_json(run.out / f"trainable-{name}.json", sorted(stage.parameters))
+        _run_stage(run, stage)
+
+
+def _run_stage(run: Run, stage: Stage) -> None:
+    optimizer = _make_optimizer(stage)
+    _restore(run, stage, optimizer)
+    stream = _stream(run)
+    while run.position.stage_step < stage.settings.steps:
+        _train_step(run, stage, optimizer, stream)
+        _after_step(run, stage, optimizer)
+
+
+def _make_optimizer(stage: Stage) -> torch.optim.AdamW:
+    groups = [
+        {"params": list(g.parameters.values()), "name": g.name, "peak": g.lr, "weight_decay": g.weight_decay}
+        for g in stage.groups
+    ]
+    return torch.optim.AdamW(groups, lr=0.0, betas=(0.9, 0.95))
+
+
+def _names(stage: Stage) -> dict[int, str]:
+    return {id(parameter): name for name, parameter in stage.parameters.items()}
+
+
+def _restore(run: Run, stage: Stage, optimizer: torch.optim.Optimizer) -> None:
+    """Put weights, optimizer and generators where the checkpoint has them; a later stage starts without."""
+    if run.resumed is None:
+        return
+    path, run.resumed = run.resumed, None
+    saved.load_weights(stage.parameters, saved.read_tensors(path, "weights.safetensors"), str(path))
+    saved.load_optimizer(optimizer, _names(stage), saved.read_tensors(path, "optimizer.safetensors"))
+    saved.restore_rng(path)
+
+
+def _stream(run: Run) -> Iterator[Any]:
+    data = run.recipe.data
+    return batches(run.store, data.length, data.batch, run.recipe.seed, run.position.cursor, packing=data.packing)
+
+
+def _train_step(run: Run, stage: Stage, optimizer: torch.optim.Optimizer, stream: Iterator[Any]) -> None:
+    """One optimizer step; the position moves only after the weights did."""
+    begin, step = time.perf_counter(), run.position.step + 1
+    views, cursor = _next_views(run, stream, step)
+    losses = backward(
+        run.model, views, stage, lambda parts, view: check_losses(parts, run.model, view, step, run.last_good)
+    )
+    norm = _clip(stage)
+    check_gradients(stage.parameters, norm, step, run.last_good)
+    rates = _set_rates(optimizer, rate_factor(stage.settings, run.position.stage_step))
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    counted = sum(int(view.mask.sum()) for view in views)
+    position = run.position
+    run.position = replace(
+        position, step=step, stage_step=position.stage_step + 1, cursor=cursor, tokens=position.tokens + counted
+    )
+    seconds = time.perf_counter() - begin
+    run.write(_record(run.position, stage, losses, norm, rates, counted, seconds))
+
+
+def _next_views(run: Run, stream: Iterator[Any], step: int) -> tuple[list[View], Any]:
+    device = next(run.model.parameters()).device
+    taken = [next(stream) for _ in range(run.recipe.data.accumulate)]
+    views = [make_view(batch, device, run.recipe.data.on_document) for batch in taken]
+    for view in views:
+        check_tokens(view.input_ids, run.model.shape.vocab, step)
+    return views, taken[-1].cursor.to_dict()
+
+
+def _clip(stage: Stage) -> float:
+    """The gradient's norm before it is clipped."""
+    limit = stage.settings.clip or float("inf")
+    return float(torch.nn.utils.clip_grad_norm_(list(stage.parameters.values()), limit))
+
+
+def _set_rates(optimizer: torch.optim.Optimizer, factor: float) -> dict[str, float]:
+    for group in optimizer.param_groups:
+        group["lr"] = group["peak"] * factor
+    return {group["name"]: group["lr"] for group in optimizer.param_groups}
+
+
+def _record(
+    position: Position,
+    stage: Stage,
+    losses: dict[str, float],
+    norm: float,
+    rates: dict[str, float],
+    counted: int,
+    seconds: float,
+) -> dict[str, Any]:
+    return {
+        "step": position.step,
+        "stage": position.stage,
+        "stage_step": position.stage_step,
+        "losses": losses,
+        "lr": rates,
+        "grad_norm": norm,
+        "tokens": position.tokens,
+        "tokens_per_s": counted / seconds,
+        "gates": gate_norms(stage),
+    }
+
+
+def gate_norms(stage: Stage) -> dict[str, float]:
+    """Norm of every gate by its reader: a gate that stays near 0 means a memory that nobody listens to."""
+    return {
+        name.removeprefix("backbone.model.").replace(".self_attn", ""): float(parameter.detach().norm())
+        for name, parameter in stage.parameters.items()
+        if "gate" in name
+    }
+
+
+def _after_step(run: Run, stage: Stage, optimizer: torch.optim.Optimizer) -> None:
+    position, recipe = run.position, run.recipe
+    last = position.stage_step == stage.settings.steps
+    if run.eval_views and recipe.eval_every and (last or position.stage_step % recipe.eval_every == 0):
+        figures = evaluate(run.model, run.eval_views, stage)
+        run.write({"step": position.step, "stage": stage.name, "stage_step": position.stage_step, "eval": figures})
+    if last or position.step % recipe.save_every == 0:
+        _save(run, stage, optimizer)
+
+
+def _save(run: Run, stage: Stage, optimizer: torch.optim.Optimizer) -> None:
+    state = saved.optimizer_tensors(optimizer, _names(stage))
+    try:
+        saved.save_checkpoint(run.root, run.position, stage.parameters, state, run.recipe.keep_last)
+    except OSError as error:
+        raise TrainingError(f"step {run.position.step}: checkpoint not written: {error}; {run.last_good}") from error

@@ -1,0 +1,155 @@
+"""Losses as sums over counted tokens; whoever has all the sums divides once.
+
+A term yields a numerator that carries gradients and a total that does not. Adding both over the batches of a step
+and dividing at the end gives a mean that padding, packing and accumulation cannot change.
+
+Shapes: B rows, T tokens, D model width, V vocabulary, N counted pairs, A layers that differ from the teacher.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+CHUNK_ELEMENTS = 1 << 24  # logits that exist at a time: 64 MiB in float32
+
+
+@dataclass
+class View:
+    """What the terms may look at: one batch and what teacher and student made of it."""
+
+    input_ids: Tensor  # [B, T]
+    mask: Tensor  # [B, T] True where a token counts
+    starts: Tensor | None = None  # [B, T] True at the first token of a document
+    hidden: Tensor | None = None  # [B, T, D] student
+    outputs: dict[int, Tensor] | None = None  # layer -> [B, T, Hq * d] student, before o_proj
+    teacher: dict[int, Tensor] | None = None  # the same of the teacher
+
+
+class Term(Protocol):
+    """One loss: `value = mean(sums / totals)`, both added over the batches of a step."""
+
+    name: str
+    weight: float
+    needs_teacher: bool
+
+    def totals(self, view: View) -> Tensor: ...
+
+    def sums(self, view: View) -> Tensor: ...
+
+
+def next_token_pairs(input_ids: Tensor, mask: Tensor, starts: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Flat positions [N] whose hidden state predicts, and the tokens [N] they should predict.
+
+    Each counted token is paired with the next counted token of its row, over any padding between them. A token that
+    starts a document is never a target: nothing before it belongs to its document.
+    """
+    length = input_ids.shape[1]
+    counted = mask.bool().flatten().nonzero().squeeze(1)
+    source, target = counted[:-1], counted[1:]
+    keep = source // length == target // length
+    if starts is not None:
+        keep &= ~starts.bool().flatten()[target]
+    return source[keep], input_ids.flatten()[target[keep]]
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    """sum(-log softmax(hidden @ weight.T)[target]) with its gradient made chunk by chunk on the way forward."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, rows: int) -> Tensor:
+        needs_hidden, needs_weight = ctx.needs_input_grad[:2]
+        grad_hidden = torch.empty_like(hidden) if needs_hidden else None
+        grad_weight = torch.zeros_like(weight, dtype=_wide(weight.dtype)) if needs_weight else None
+        total = hidden.new_zeros((), dtype=_wide(hidden.dtype))
+        for start in range(0, len(hidden), rows):
+            part, wanted = hidden[start : start + rows], targets[start : start + rows]
+            logits = (part @ weight.T).to(total.dtype)  # [rows, V]
+            normaliser = logits.logsumexp(-1, keepdim=True)
+            total += (normaliser.squeeze(-1) - logits.gather(1, wanted[:, None]).squeeze(-1)).sum()
+            if not (needs_hidden or needs_weight):
+                continue
+            slope = logits.sub_(normaliser).exp_()
+            slope[torch.arange(len(part), device=part.device), wanted] -= 1
+            if grad_hidden is not None:
+                grad_hidden[start : start + rows] = slope.to(weight.dtype) @ weight
+            if grad_weight is not None:
+                grad_weight += slope.T @ part.to(slope.dtype)
+        ctx.save_for_backward(grad_hidden, grad_weight)
+        ctx.weight_dtype = weight.dtype
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+        grad_hidden, grad_weight = ctx.saved_tensors
+        scale = grads[0]
+        return (
+            None if grad_hidden is None else grad_hidden * scale.to(grad_hidden.dtype),
+            None if grad_weight is None else (grad_weight * scale).to(ctx.weight_dtype),
+            None,
+            None,
+        )
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def linear_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor, elements: int = CHUNK_ELEMENTS) -> Tensor:
+    """Sum of next-token cross-entropy in nats over N tokens, from hidden [N, D] and the head's weight [V, D].
+
+    At most `elements` logits exist at a time. Second derivatives are not available.
+    """
+    rows = max(1, elements // weight.shape[0])
+    return _LinearCrossEntropy.apply(hidden, weight, targets, rows)
+
+
+@dataclass(frozen=True)
+class CrossEntropy:
+    """Next-token cross-entropy of the student, in nats a token."""
+
+    head: torch.nn.Module
+    weight: float = 1.0
+    name: str = "ce"
+    needs_teacher: bool = False
+
+    def totals(self, view: View) -> Tensor:
+        source, _ = next_token_pairs(view.input_ids, view.mask, view.starts)
+        return torch.tensor([float(len(source))], device=view.input_ids.device)
+
+    def sums(self, view: View) -> Tensor:
+        source, targets = next_token_pairs(view.input_ids, view.mask, view.starts)
+        hidden = view.hidden.flatten(0, 1)[source]
+        return linear_cross_entropy(hidden, self.head.weight, targets)[None]
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """Squared error of each changed layer's attention output over the squared norm of the teacher's."""
+
+    layers: tuple[int, ...]
+    weight: float = 1.0
+    name: str = "mse"
+    needs_teacher: bool = True
+
+    def totals(self, view: View) -> Tensor:
+        """[A] squared norms of the teacher's outputs over counted tokens."""
+        return torch.stack([_energy(view.teacher[layer], view.mask) for layer in self.layers])
+
+    def sums(self, view: View) -> Tensor:
+        """[A] squared distances between student and teacher over counted tokens."""
+        return torch.stack([_energy(view.outputs[i] - view.teacher[i], view.mask) for i in self.layers])
+
+
+def _energy(values: Tensor, mask: Tensor) -> Tensor:
+    """Sum of squares over counted tokens. Others are replaced first: even a NaN there has no effect, nor a gradient."""
+    counted = values.masked_fill(~mask.bool()[..., None], 0.0)
+    return counted.to(_wide(values.dtype)).square().sum()
+
+
+def ratio(sums: Tensor, totals: Tensor) -> Tensor:
+    """Mean of sums / totals; an empty total counts as a loss of zero."""
+    return (sums / totals.clamp_min(torch.finfo(totals.dtype).tiny)).mean()

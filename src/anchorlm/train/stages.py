@@ -1,0 +1,86 @@
+"""The stages of a recipe: what each trains and which losses it minimises."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..convert.adapters import add_lora, has_lora, lora_parameters
+from ..core import UserError
+from ..plan import Plan, Reach
+from ..settings import Recipe, StageSettings
+from .groups import Group, freeze_all_but, make_groups
+from .losses import CrossEntropy, Term, Transfer
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage, ready to run: the model's gradients are already restricted to `groups`."""
+
+    name: str
+    settings: StageSettings
+    groups: list[Group]
+    terms: tuple[Term, ...]
+    plan: Plan
+    layers: tuple[int, ...]  # whose attention outputs the terms look at; empty when none does
+    checkpoint: bool
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        return {name: p for group in self.groups for name, p in group.parameters.items()}
+
+
+def active_stages(recipe: Recipe) -> dict[str, StageSettings]:
+    """The stages with at least one step, in order. UserError when there is none, or a stage minimises nothing."""
+    stages: dict[str, StageSettings] = {"stage1": recipe.stage1, "stage2": recipe.stage2}
+    active = {name: stage for name, stage in stages.items() if stage.steps}
+    if not active:
+        raise UserError("recipe has no step to train: stage1.steps and stage2.steps are both 0")
+    if recipe.stage1.steps and not (recipe.stage1.w_mse or recipe.stage1.w_ce):
+        raise UserError("recipe stage1.w_mse and stage1.w_ce are both 0: nothing to minimise")
+    return active
+
+
+def changed_layers(plan: Plan) -> tuple[int, ...]:
+    """Layers that do not compute what the teacher's do: a shorter reach, or a slot to read."""
+    return tuple(i for i, reach in enumerate(plan.layers) if reach != Reach() or plan.reads(i))
+
+
+def training_plan(plan: Plan, detach: int) -> Plan:
+    """The plan with its slots' back-propagation cut to `detach` chunks; 0 leaves the plan's own settings."""
+    if not detach:
+        return plan
+    return replace(plan, slots={name: replace(slot, detach=detach) for name, slot in plan.slots.items()})
+
+
+def enter_stage(model: Any, name: str, recipe: Recipe) -> Stage:
+    """Prepare `model` for a stage: LoRA where the stage has it, everything else frozen."""
+    settings: StageSettings = getattr(recipe, name)
+    if name == "stage2" and not has_lora(model):
+        lora = recipe.stage2.lora
+        add_lora(model, rank=lora.rank, alpha=lora.alpha, targets=lora.targets)
+    adapters = lora_parameters(model) if name == "stage2" else {}
+    groups = make_groups(dict(model.memory_parameters()), adapters, settings)
+    freeze_all_but(model, groups, name)
+    terms = _terms(model, name, recipe)
+    layers = changed_layers(model.plan) if any(term.needs_teacher for term in terms) else ()
+    return Stage(name, settings, groups, terms, training_plan(model.plan, recipe.detach), layers, recipe.checkpoint)
+
+
+def _terms(model: Any, name: str, recipe: Recipe) -> tuple[Term, ...]:
+    head = model.get_output_embeddings()
+    if name == "stage2":
+        return (CrossEntropy(head),)
+    layers = changed_layers(model.plan)
+    terms = (Transfer(layers, recipe.stage1.w_mse), CrossEntropy(head, recipe.stage1.w_ce))
+    return tuple(term for term in terms if term.weight)
+
+
+def rate_factor(stage: StageSettings, step: int) -> float:
+    """What the peak learning rate is multiplied by at a step of the stage, counted from 0."""
+    if step < stage.warmup:
+        return (step + 1) / stage.warmup
+    if stage.schedule == "constant":
+        return 1.0
+    return 0.5 * (1 + math.cos(math.pi * (step - stage.warmup) / max(1, stage.steps - stage.warmup)))
