@@ -1,0 +1,8 @@
+"""Memory rules: slow weights, what a token contributes, how a chunk is written, how a query reads."""
+
+from .base import Memory
+from .linear import DeltaMemory, LinearMemory
+from .slot import SlotWriter, Trace
+from .swiglu import SwigluMemory
+
+__all__ = ["DeltaMemory", "LinearMemory", "Memory", "SlotWriter", "SwigluMemory", "Trace"]

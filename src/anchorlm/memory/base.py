@@ -1,0 +1,81 @@
+"""What every memory rule offers. Adding a rule: its options in `rules.py`, one class here, one row in the tests."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..ops.wide import widen
+
+Weights = dict[str, Tensor]
+
+
+class Memory(nn.Module):
+    """The slow weights of one slot's rule and the four functions that make it a memory.
+
+    Shapes: B rows, H state heads, C tokens of one chunk, d key and value width, D model width.
+    """
+
+    rules: ClassVar[dict[str, type[Memory]]] = {}
+
+    def __init_subclass__(cls, rule: str, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        Memory.rules[rule] = cls
+
+    def tokens(self, x: Tensor) -> Weights:
+        """What a token brings beside key and value, fp32: {name: [B, T, ...]} from layer inputs x [B, T, D]."""
+        raise NotImplementedError
+
+    def start(self, rows: int) -> Weights:
+        """The state of a text of which nothing was written: {name: [B, H, ...]}, fp32 or wider."""
+        raise NotImplementedError
+
+    def write(self, state: Weights, k: Tensor, v: Tensor, extra: Weights) -> Weights:
+        """The state after a whole chunk. k, v: [B, H, C, d]; extra: {name: [B, C, ...]} from `tokens`."""
+        raise NotImplementedError
+
+    def readable(self, state: Weights) -> Weights:
+        """What a reader needs of the state; computed once for all readers."""
+        return state
+
+    @staticmethod
+    def read(readable: Weights, q: Tensor) -> Tensor:
+        """Answers [B, H, N, d] to queries [B, H, N, d]."""
+        raise NotImplementedError
+
+    def reset_parameters(self) -> None:
+        """Put every slow weight at its documented start."""
+        raise NotImplementedError
+
+
+class StepSize(nn.Module):
+    """Learned positive step sizes per token: softplus(W x + b), equal to `step` at the start; fp32."""
+
+    def __init__(self, hidden: int, count: int, step: float):
+        super().__init__()
+        self.step = step
+        self.weight = nn.Parameter(torch.zeros(count, hidden))
+        self.bias = nn.Parameter(torch.empty(count))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.zeros_(self.weight)
+        nn.init.constant_(self.bias, inverse_softplus(self.step))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, T, count] from x [B, T, D]."""
+        return F.softplus(affine(x, self.weight, self.bias))
+
+
+def affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """A linear map in fp32 or wider: gates and step sizes keep their precision on a bf16 backbone."""
+    return F.linear(widen(x), widen(weight), widen(bias))
+
+
+def inverse_softplus(value: float) -> float:
+    tensor = torch.tensor(value, dtype=torch.float64)
+    return float(tensor + torch.log(-torch.expm1(-tensor)))

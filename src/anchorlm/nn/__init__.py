@@ -1,0 +1,1 @@
+"""The layers that join attention and memory."""

@@ -1,0 +1,114 @@
+"""The hybrid attention layer: a pretrained layer's projections, limited attention, slots written and read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+import torch.nn as nn
+from torch import Tensor
+
+from ..memory.slot import SlotWriter, Trace
+from ..ops import window
+from ..ops.rows import Span
+from ..plan import ModelShape, Plan, Reach
+from ..state import AttentionState, SlotState
+from .reader import SlotReader
+
+
+@dataclass(frozen=True)
+class Step:
+    """What all layers share in one call. reaches: the plan's, cut to what the teacher's own layer sees.
+
+    rotary(positions [B or 1, T]) gives cos and sin [B or 1, T, d]; positions are those of the new tokens.
+    """
+
+    plan: Plan
+    reaches: tuple[Reach, ...]
+    span: Span
+    positions: Tensor
+    rotary: Callable[[Tensor], tuple[Tensor, Tensor]]
+    angles: tuple[Tensor, Tensor]
+    recompute: bool = False
+
+
+@dataclass
+class LayerCall:
+    """The holder that carries one layer's inputs in and its results out; lives for one call of one layer.
+
+    A plain object on purpose: dictionaries are rebuilt by sharding wrappers, caches are dropped by checkpointing.
+    """
+
+    step: Step
+    index: int
+    attention: AttentionState | None
+    slots: dict[str, SlotState]
+    traces: dict[str, Trace]
+    captured: Tensor | None = None
+    new_attention: AttentionState | None = None
+    new_slots: dict[str, SlotState] = field(default_factory=dict)
+    new_traces: dict[str, Trace] = field(default_factory=dict)
+
+
+class HybridAttention(nn.Module):
+    """Takes the place of a pretrained layer's attention and keeps its projections under their own names."""
+
+    def __init__(self, original: nn.Module, shape: ModelShape, layer: int, plan: Plan):
+        super().__init__()
+        for name in ("q_proj", "k_proj", "v_proj", "o_proj", "q_norm", "k_norm"):
+            self.add_module(name, getattr(original, name, None))
+        self.shape, self.scale = shape, original.scaling
+        self.writers = nn.ModuleDict({name: SlotWriter(plan.slots[name], shape) for name in plan.writes(layer)})
+        self.readers = nn.ModuleDict({name: SlotReader(plan.slots[name], shape) for name in plan.reads(layer)})
+
+    def forward(self, hidden_states: Tensor, call: LayerCall, **_: object) -> tuple[Tensor, None]:
+        """[B, T, D] from the layer's normalised input [B, T, D]; state and traces travel in `call`."""
+        q, k, v = self._project(hidden_states)
+        attended = self._attend(q, k, v, call)
+        self._write(hidden_states, k, v, call)
+        step = call.step
+        for name in step.plan.reads(call.index):
+            reader, trace = self.readers[name], call.new_traces.get(name) or call.traces[name]
+            attended = reader(attended, hidden_states, q, trace, step.positions, step.rotary)
+        call.captured = attended.transpose(1, 2).flatten(2)
+        return self.o_proj(call.captured), None
+
+    def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries [B, Hq, T, d], keys and values [B, Hkv, T, d], before RoPE, after the family's own norms."""
+        q, k, v = (p(x).unflatten(-1, (-1, self.shape.head_dim)) for p in (self.q_proj, self.k_proj, self.v_proj))
+        q = q if self.q_norm is None else self.q_norm(q)
+        k = k if self.k_norm is None else self.k_norm(k)
+        return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, call: LayerCall) -> Tensor:
+        step, reach, old = call.step, call.step.reaches[call.index], call.attention
+        if reach.kind == "none":
+            call.new_attention = old or AttentionState(k[:, :, :0], v[:, :, :0])
+            return torch.zeros_like(q)
+        rotated = window.rotate(k, *step.angles)
+        keys = rotated if old is None else torch.cat([old.keys, rotated], 2)
+        values = v if old is None else torch.cat([old.values, v], 2)
+        sinks = self._sinks(q, rotated, v, call) if reach.sinks else None
+        size = None if reach.kind == "full" else (reach.window or reach.segment or 1) - 1
+        kept = window.keep(keys, values, step.span, size)
+        call.new_attention = AttentionState(*kept, *((sinks.keys, sinks.values) if sinks else (None, None)))
+        return window.attend(window.rotate(q, *step.angles), keys, values, reach, step.span, self.scale, sinks)
+
+    def _sinks(self, q: Tensor, rotated: Tensor, v: Tensor, call: LayerCall) -> window.Sinks:
+        step, reach, old = call.step, call.step.reaches[call.index], call.attention
+        held = (None, None) if old is None else (old.sink_keys, old.sink_values)
+        keys = window.keep_sinks(held[0], rotated, step.span, reach.sinks)
+        values = window.keep_sinks(held[1], v, step.span, reach.sinks)
+        if max(step.span.end) <= (reach.window or 0):
+            return window.Sinks(keys, values, q)
+        angles = step.rotary(window.sink_position(step.positions, reach))
+        return window.Sinks(keys, values, window.rotate(q, *angles))
+
+    def _write(self, x: Tensor, k: Tensor, v: Tensor, call: LayerCall) -> None:
+        step = call.step
+        for name in step.plan.writes(call.index):
+            state = call.slots.get(name, SlotState())
+            k_tokens, v_tokens = k.transpose(1, 2), v.transpose(1, 2)
+            trace, new = self.writers[name](x, k_tokens, v_tokens, state, step.span, step.rotary, step.recompute)
+            call.new_traces[name], call.new_slots[name] = trace, new

@@ -1,0 +1,292 @@
+"""A plan says, as data, how far each layer's attention reaches and which memory slots exist.
+
+A slot is a named recurrent state with one rule, one writing layer and any number of reading layers.
+Layers are counted from 0. Nothing here needs weights: a plan is validated against a `ModelShape`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any
+
+from .core import UserError, suggest
+from .rules import RULES, RuleOptions
+
+KINDS = ("full", "window", "segment", "none")
+MAPS = ("none", "dense", "cayley", "expm", "planes")
+MIXES = ("add", "convex")
+HEADS = ("q", "kv")
+ROPES = ("none", "absolute", "chunk")
+ACTIVATIONS = ("identity", "silu")
+
+
+def _strict(cls: type, values: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """The mapping as keyword arguments of a dataclass; an unknown key is an error that suggests a known one."""
+    if not isinstance(values, Mapping):
+        raise UserError(f"{where} is {values!r}; it must be a mapping")
+    allowed = {f.name for f in fields(cls)}
+    for key in values:
+        if key not in allowed:
+            raise UserError(f"{where} has an unknown key {key!r}; {suggest(str(key), allowed)}")
+    return dict(values)
+
+
+def _whole(value: Any, least: int, where: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise UserError(f"{where} is {value!r}; it must be a whole number of at least {least}")
+
+
+def _one_of(value: Any, allowed: tuple[str, ...], where: str) -> None:
+    if value not in allowed:
+        raise UserError(f"{where} is {value!r}; {suggest(str(value), allowed)}")
+
+
+@dataclass(frozen=True)
+class Reach:
+    """How far one layer's attention sees.
+
+    `window` counts the current token. `sinks` first tokens stay visible beyond the window, at compact positions.
+    `segment` tokens form blocks aligned to position 0 and attention stays inside its block.
+    """
+
+    kind: str = "full"
+    window: int | None = None
+    sinks: int = 0
+    segment: int | None = None
+
+    def check(self, where: str) -> None:
+        _one_of(self.kind, KINDS, f"{where}.kind")
+        for name, kind in (("window", "window"), ("segment", "segment")):
+            value = getattr(self, name)
+            if self.kind == kind:
+                _whole(value, 1, f"{where}.{name}")
+            elif value is not None:
+                raise UserError(f"{where}.{name} is {value!r} but kind is {self.kind!r}; only kind {kind!r} takes it")
+        _whole(self.sinks, 0, f"{where}.sinks")
+        if self.sinks and self.kind != "window":
+            raise UserError(f"{where}.sinks is {self.sinks} but kind is {self.kind!r}; only kind 'window' takes it")
+
+    def text(self) -> str:
+        """One short phrase for tables, such as `window 128 + 4 sinks`."""
+        size = self.window or self.segment
+        sinks = f" + {self.sinks} sinks" if self.sinks else ""
+        return f"{self.kind} {size}{sinks}" if size else self.kind
+
+
+@dataclass(frozen=True)
+class ReadMap:
+    """A reader's map on what it reads: a stretch, then a rotation; the identity at the start."""
+
+    kind: str = "cayley"
+    planes: int = 8
+
+    def check(self, where: str, head_dim: int) -> None:
+        _one_of(self.kind, MAPS, f"{where}.kind")
+        _whole(self.planes, 1, f"{where}.planes")
+        if self.kind == "planes" and 2 * self.planes > head_dim:
+            raise UserError(f"{where}.planes is {self.planes}; a head of {head_dim} has at most {head_dim // 2} planes")
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One recurrent state: its rule, its chunk in tokens, its writer and readers, and how readers join it."""
+
+    write: int
+    read: tuple[int, ...]
+    rule: str = "swiglu-ttt"
+    chunk: int = 512
+    lag: int = 0
+    heads: str = "q"
+    map: ReadMap = field(default_factory=ReadMap)
+    mix: str = "add"
+    rope: str = "none"
+    act: str = "identity"
+    norm: bool = True
+    conv: int = 0
+    silent: bool = True
+    gap: bool = False
+    detach: int = 0
+    options: RuleOptions | None = None
+
+    @property
+    def rule_options(self) -> RuleOptions:
+        return self.options if self.options is not None else RULES[self.rule]()
+
+    def check(self, where: str, shape: ModelShape) -> None:
+        _one_of(self.rule, tuple(RULES), f"{where}.rule")
+        for name, allowed in (("mix", MIXES), ("heads", HEADS), ("rope", ROPES), ("act", ACTIVATIONS)):
+            _one_of(getattr(self, name), allowed, f"{where}.{name}")
+        _whole(self.chunk, 1, f"{where}.chunk")
+        for name in ("lag", "conv", "detach"):
+            _whole(getattr(self, name), 0, f"{where}.{name}")
+        for name in ("norm", "silent", "gap"):
+            if not isinstance(getattr(self, name), bool):
+                raise UserError(f"{where}.{name} is {getattr(self, name)!r}; it must be true or false")
+        self.map.check(f"{where}.map", shape.head_dim)
+        self.rule_options.check(f"{where}.options")
+        self._check_layers(where, shape)
+
+    def _check_layers(self, where: str, shape: ModelShape) -> None:
+        for name, layers in (("write", (self.write,)), ("read", self.read)):
+            for layer in layers:
+                if isinstance(layer, bool) or not isinstance(layer, int) or not 0 <= layer < shape.layers:
+                    raise UserError(f"{where}.{name} names layer {layer!r}; the model has layers 0 to {shape.layers - 1}")
+        if not self.read:
+            raise UserError(f"{where}.read is empty; a slot that nobody reads has no use")
+        if len(set(self.read)) != len(self.read):
+            raise UserError(f"{where}.read names a layer twice: {list(self.read)}")
+        if min(self.read) < self.write:
+            raise UserError(
+                f"{where}.read names layer {min(self.read)}, below its writer, layer {self.write}; "
+                "a reader must be the writing layer or a later one"
+            )
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """The sizes of a backbone that a plan depends on; all counts, no weights."""
+
+    layers: int
+    query_heads: int
+    kv_heads: int
+    head_dim: int
+    hidden: int
+    vocab: int
+    max_positions: int
+    family: str = "llama"
+    bytes_per_element: int = 2
+
+    @classmethod
+    def from_config(cls, config: Any, bytes_per_element: int = 2) -> ModelShape:
+        """The shape of a transformers config (an object or its dictionary)."""
+        get = config.get if isinstance(config, Mapping) else lambda key, default=None: getattr(config, key, default)
+        heads = get("num_attention_heads")
+        return cls(
+            layers=get("num_hidden_layers"),
+            query_heads=heads,
+            kv_heads=get("num_key_value_heads") or heads,
+            head_dim=get("head_dim") or get("hidden_size") // heads,
+            hidden=get("hidden_size"),
+            vocab=get("vocab_size"),
+            max_positions=get("max_position_embeddings"),
+            family=get("model_type"),
+            bytes_per_element=bytes_per_element,
+        )
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Reach of every layer, and the slots by name. Validate with `check` before use."""
+
+    layers: tuple[Reach, ...]
+    slots: dict[str, Slot] = field(default_factory=dict)
+
+    def check(self, shape: ModelShape) -> Plan:
+        """Raise UserError, naming layer, field, value and what is allowed, unless the plan fits the shape."""
+        if len(self.layers) != shape.layers:
+            raise UserError(f"the plan has {len(self.layers)} layers; the model has {shape.layers}")
+        for index, reach in enumerate(self.layers):
+            reach.check(f"layer {index}")
+        for name, slot in self.slots.items():
+            if not isinstance(name, str) or not name.isidentifier():
+                raise UserError(f"slot name {name!r} is not allowed; use letters, digits and _, starting with a letter")
+            slot.check(f"slots.{name}", shape)
+            self._check_gap(name, slot)
+        return self
+
+    def _check_gap(self, name: str, slot: Slot) -> None:
+        """Up to (lag + 1) * chunk - window tokens are seen by neither branch unless the window covers them."""
+        for layer in slot.read:
+            reach = self.layers[layer]
+            covered = {"full": None, "window": reach.window, "segment": reach.segment, "none": 0}[reach.kind]
+            missing = 0 if covered is None else (slot.lag + 1) * slot.chunk - covered
+            aligned = reach.kind == "segment" and slot.lag == 0 and slot.chunk == reach.segment
+            if missing > 0 and not aligned and not slot.gap:
+                raise UserError(
+                    f"slots.{name}.chunk is {slot.chunk} with lag {slot.lag}, but layer {layer} sees {reach.text()}: "
+                    f"up to {missing} tokens would be seen by neither; use (lag + 1) * chunk <= window, or gap: true"
+                )
+
+    def writes(self, layer: int) -> list[str]:
+        return [name for name, slot in self.slots.items() if slot.write == layer]
+
+    def reads(self, layer: int) -> list[str]:
+        return [name for name, slot in self.slots.items() if layer in slot.read]
+
+    def teacher(self) -> Plan:
+        """The untouched model: full attention everywhere and no slot."""
+        return Plan(layers=tuple(Reach() for _ in self.layers))
+
+    def without_slots(self) -> Plan:
+        """The same attention with every memory branch left out."""
+        return replace(self, slots={})
+
+    def select_slots(self, names: list[str]) -> Plan:
+        """The same attention with only the named slots; for ablations."""
+        return replace(self, slots={name: self.slots[name] for name in names})
+
+    def to_dict(self) -> dict[str, Any]:
+        """The explicit form that is stored: the most common reach, the other layers by number, every slot field."""
+        common = max(set(self.layers), key=lambda reach: (self.layers.count(reach), -self.layers.index(reach)))
+        named = {str(i): _trim(reach) for i, reach in enumerate(self.layers) if reach != common}
+        return {"attention": _trim(common), "layers": named, "slots": {n: _slot_dict(s) for n, s in self.slots.items()}}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], num_layers: int) -> Plan:
+        """Read the stored or the short form. Raises UserError for unknown keys and layers out of range."""
+        for key in values:
+            if key not in ("attention", "layers", "slots"):
+                raise UserError(f"the plan has an unknown key {key!r}; {suggest(str(key), ['attention', 'layers', 'slots'])}")
+        reach = Reach(**_strict(Reach, values.get("attention") or {}, "attention"))
+        reaches = [reach] * num_layers
+        for key, entry in (values.get("layers") or {}).items():
+            for index in layer_range(str(key), num_layers, "layers"):
+                reaches[index] = Reach(**_strict(Reach, entry, f"layers.{key}"))
+        slots = values.get("slots") or {}
+        if not isinstance(slots, Mapping):
+            raise UserError(f"slots is {slots!r}; it must map a name to a slot")
+        return cls(tuple(reaches), {str(name): _slot(str(name), entry, num_layers) for name, entry in slots.items()})
+
+
+def layer_range(text: str, num_layers: int, where: str) -> list[int]:
+    """The layers of `7` or `18-20`, checked against the depth."""
+    first, _, last = text.strip().partition("-")
+    if not first.isdigit() or (last and not last.isdigit()):
+        raise UserError(f"{where} names {text!r}; write a layer such as 7 or a range such as 18-20")
+    low, high = int(first), int(last or first)
+    if high < low or high >= num_layers:
+        raise UserError(f"{where} names layers {text!r}; the model has layers 0 to {num_layers - 1}")
+    return list(range(low, high + 1))
+
+
+def _slot(name: str, entry: Any, num_layers: int) -> Slot:
+    where = f"slots.{name}"
+    values = _strict(Slot, entry, where)
+    if "write" not in values:
+        raise UserError(f"{where}.write is missing; name the layer that writes the slot")
+    read = values.get("read", [values["write"]])
+    values["read"] = tuple(_read_layers(read, num_layers, f"{where}.read"))
+    if isinstance(values.get("map"), str):
+        values["map"] = {"kind": values["map"]}
+    values["map"] = ReadMap(**_strict(ReadMap, values.get("map") or {}, f"{where}.map"))
+    rule = values.get("rule", "swiglu-ttt")
+    _one_of(rule, tuple(RULES), f"{where}.rule")
+    options = values.get("options") or {}
+    values["options"] = RULES[rule](**_strict(RULES[rule], options, f"{where}.options"))
+    return Slot(**values)
+
+
+def _read_layers(read: Any, num_layers: int, where: str) -> list[int]:
+    if isinstance(read, str):
+        return [layer for part in read.split(",") for layer in layer_range(part, num_layers, where)]
+    return list(read) if isinstance(read, (list, tuple)) else [read]
+
+
+def _trim(reach: Reach) -> dict[str, Any]:
+    return {key: value for key, value in asdict(reach).items() if value is not None and (key, value) != ("sinks", 0)}
+
+
+def _slot_dict(slot: Slot) -> dict[str, Any]:
+    values = asdict(replace(slot, options=None))
+    return values | {"read": list(slot.read), "options": asdict(slot.rule_options)}

@@ -1,0 +1,149 @@
+"""Named plans: small functions from a model's shape to a plan, for any depth."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from .core import UserError, suggest
+from .plan import ModelShape, Plan, Reach, Slot
+
+WINDOW = 512
+SINKS = 4
+
+
+def boundary_groups(layers: int) -> list[list[int]]:
+    """The paper's anchor groups, {0, 1} and {28..31} of 32 layers, as the first two and last four of any depth."""
+    head = [0, 1] if layers >= 6 else [0]
+    tail = list(range(max(len(head), layers - 4 if layers >= 6 else layers - 1), layers))
+    return [head, tail] if tail else [head]
+
+
+def _window(shape: ModelShape, window: int, sinks: int) -> tuple[Reach, ...]:
+    return (Reach("window", window, sinks),) * shape.layers
+
+
+def swa(shape: ModelShape, window: int = WINDOW, sinks: int = SINKS) -> Plan:
+    """Sliding-window attention with sinks in every layer and no memory."""
+    return Plan(_window(shape, window, sinks))
+
+
+def anchor_f(shape: ModelShape, window: int = WINDOW, sinks: int = SINKS, **slot: Any) -> Plan:
+    """Anchor-F: a private state in every layer."""
+    slots = {f"l{i}": _slot([i], window, slot) for i in range(shape.layers)}
+    return Plan(_window(shape, window, sinks), slots)
+
+
+def anchor_i(shape: ModelShape, window: int = WINDOW, sinks: int = SINKS, **slot: Any) -> Plan:
+    """Anchor-I: one shared state for each boundary group, a private state in each interior layer."""
+    plan = anchor(shape, window, sinks, **slot)
+    anchored = {layer for group in plan.slots.values() for layer in group.read}
+    inner = {f"l{i}": _slot([i], window, slot) for i in range(shape.layers) if i not in anchored}
+    return Plan(plan.layers, {**plan.slots, **inner})
+
+
+def anchor(shape: ModelShape, window: int = WINDOW, sinks: int = SINKS, **slot: Any) -> Plan:
+    """Anchor: one shared state for each boundary group, a window alone in every other layer."""
+    groups = boundary_groups(shape.layers)
+    slots = {name: _slot(group, window, slot) for name, group in zip(("head", "tail"), groups, strict=False)}
+    return Plan(_window(shape, window, sinks), slots)
+
+
+def anchor_private(shape: ModelShape, window: int = WINDOW, sinks: int = SINKS, **slot: Any) -> Plan:
+    """The boundary layers with a private state each: Anchor without sharing."""
+    layers = [layer for group in boundary_groups(shape.layers) for layer in group]
+    return Plan(_window(shape, window, sinks), {f"l{i}": _slot([i], window, slot) for i in layers})
+
+
+def anchor_hybrid(shape: ModelShape, window: int = WINDOW, sinks: int = SINKS, **slot: Any) -> Plan:
+    """3:1 interleaving: three windowed layers share one state, the fourth keeps full attention."""
+    layers = tuple(Reach() if i % 4 == 3 else Reach("window", window, sinks) for i in range(shape.layers))
+    groups = [[i for i in range(s, min(s + 3, shape.layers))] for s in range(0, shape.layers, 4)]
+    return Plan(layers, {f"g{n}": _slot(group, window, slot) for n, group in enumerate(groups)})
+
+
+def full(shape: ModelShape) -> Plan:
+    """The untouched model."""
+    return Plan((Reach(),) * shape.layers)
+
+
+def _slot(group: list[int], window: int, values: Mapping[str, Any]) -> Slot:
+    return Slot(write=group[0], read=tuple(group), **({"chunk": window} | dict(values)))
+
+
+PRESETS: dict[str, Callable[..., Plan]] = {
+    "full": full,
+    "swa": swa,
+    "anchor": anchor,
+    "anchor-f": anchor_f,
+    "anchor-i": anchor_i,
+    "anchor-hybrid": anchor_hybrid,
+    "anchor-private": anchor_private,
+}
+
+
+def build(name: str, shape: ModelShape, **values: Any) -> Plan:
+    """The preset `name` for a shape, checked. Keyword values: window, sinks and any field of a slot."""
+    if name not in PRESETS:
+        raise UserError(f"plan {name!r} is neither a file nor a preset; {suggest(name, PRESETS)}")
+    base = PRESETS[name](shape, **{k: v for k, v in values.items() if k in _reach_keys(name)})
+    unused = [key for key in values if key not in _reach_keys(name)]
+    if unused and not base.slots:
+        raise UserError(f"plan {name!r} takes no {unused[0]!r}; it has no slot")
+    return _override_slots(base, {k: values[k] for k in unused}, shape).check(shape)
+
+
+def _reach_keys(name: str) -> tuple[str, ...]:
+    return () if name == "full" else ("window", "sinks")
+
+
+def _override_slots(plan: Plan, values: Mapping[str, Any], shape: ModelShape) -> Plan:
+    """Set fields of every slot at once through the stored form, so that the same strict checks apply."""
+    stored = plan.to_dict()
+    for slot in stored["slots"].values():
+        for key, value in values.items():
+            if key in ("write", "read"):
+                raise UserError(f"{key!r} cannot be set for every slot of a preset; write a plan file")
+            nested = isinstance(value, Mapping) and isinstance(slot.get(key), Mapping) and "rule" not in values
+            slot[key] = {**slot[key], **value} if nested else value
+        if "rule" in values and "options" not in values:
+            slot["options"] = {}
+    return Plan.from_dict(stored, shape.layers)
+
+
+def load_plan(name: str | Path, shape: ModelShape, overrides: Mapping[str, Any] | None = None) -> Plan:
+    """A plan from a preset name or a YAML file, checked against the shape.
+
+    `overrides` are nested values (as `--set window=128` or `--set slots.head.chunk=64` gives them).
+    """
+    overrides = dict(overrides or {})
+    if str(name) in PRESETS:
+        slots = overrides.pop("slots", None)
+        plan = build(str(name), shape, **overrides)
+        return _merge(plan.to_dict(), {"slots": slots}, shape) if slots else plan
+    path = Path(name)
+    if not path.is_file():
+        kind = "no such file" if path.suffix in (".yaml", ".yml") else "neither a file nor a preset"
+        raise UserError(f"plan {str(name)!r}: {kind}; {suggest(str(name), PRESETS)}")
+    try:
+        stored = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"plan {path} is not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(stored, Mapping):
+        raise UserError(f"plan {path} is empty or not a mapping; see docs/plans.md")
+    return _merge(dict(stored), overrides, shape)
+
+
+def _merge(stored: dict[str, Any], overrides: Mapping[str, Any], shape: ModelShape) -> Plan:
+    return Plan.from_dict(_deep(stored, overrides), shape.layers).check(shape)
+
+
+def _deep(base: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in extra.items():
+        both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
+        merged[key] = _deep(merged[key], value) if both else value
+    return merged

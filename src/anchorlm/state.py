@@ -1,0 +1,110 @@
+"""What a hybrid remembers of the text it has read: plain data, passed in and returned, never kept on a module.
+
+Shapes: B rows, Hkv KV heads, d head width, n cached tokens, s sinks, r buffered tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, replace
+
+import torch
+from torch import Tensor
+
+Mapper = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class AttentionState:
+    """Keys and values that one layer's attention can still see.
+
+    keys, values: [B, Hkv, n, d], keys after RoPE, the newest token last. Column j of a row that has read p tokens
+    is its token p - n + j; a negative number is an empty column.
+    sink_keys, sink_values: [B, Hkv, s, d] or None, the first tokens of the text, keys after RoPE at their positions.
+    """
+
+    keys: Tensor
+    values: Tensor
+    sink_keys: Tensor | None = None
+    sink_values: Tensor | None = None
+
+    def map(self, function: Mapper) -> AttentionState:
+        return AttentionState(**{f.name: _apply(function, getattr(self, f.name)) for f in fields(self)})
+
+    def parts(self) -> dict[str, int]:
+        """Bytes held, by part."""
+        sinks = sum(t.nbytes for t in (self.sink_keys, self.sink_values) if t is not None)
+        return {"keys and values": self.keys.nbytes + self.values.nbytes, "sinks": sinks}
+
+
+@dataclass(frozen=True)
+class SlotState:
+    """One slot's recurrent state.
+
+    weights: the rule's tensors, [B, H, ...] fp32, or None while nothing was written: the learned start then holds.
+    buffer: tokens of chunks that are not yet written, each [B, r, ...], the oldest first.
+    tail: the last raw keys and values that a short convolution still needs, [B, conv - 1, Hkv, 2 d], or None.
+    """
+
+    weights: dict[str, Tensor] | None = None
+    buffer: dict[str, Tensor] = field(default_factory=dict)
+    tail: Tensor | None = None
+
+    def map(self, function: Mapper) -> SlotState:
+        weights = None if self.weights is None else {k: function(v) for k, v in self.weights.items()}
+        return SlotState(weights, {k: function(v) for k, v in self.buffer.items()}, _apply(function, self.tail))
+
+    def parts(self) -> dict[str, int]:
+        """Bytes held, by part; momentum is counted apart from the fast weights."""
+        weights = self.weights or {}
+        momentum = sum(t.nbytes for k, t in weights.items() if k.startswith("momentum"))
+        return {
+            "fast weights": sum(t.nbytes for t in weights.values()) - momentum,
+            "momentum": momentum,
+            "chunk buffer": sum(t.nbytes for t in self.buffer.values()) + (0 if self.tail is None else self.tail.nbytes),
+        }
+
+
+@dataclass(frozen=True)
+class ModelState:
+    """Everything a model remembers. position: [B] int64, the tokens each row has read since its start.
+
+    attention has one entry a layer, None before the first token.
+    """
+
+    position: Tensor
+    attention: tuple[AttentionState | None, ...]
+    slots: dict[str, SlotState] = field(default_factory=dict)
+
+    @classmethod
+    def empty(cls, rows: int, layers: int, device: torch.device | str = "cpu") -> ModelState:
+        return cls(torch.zeros(rows, dtype=torch.long, device=device), (None,) * layers)
+
+    @property
+    def rows(self) -> int:
+        return self.position.shape[0]
+
+    def map(self, function: Mapper) -> ModelState:
+        """The state with `function` applied to every tensor; all have the rows first."""
+        return ModelState(
+            function(self.position),
+            tuple(None if layer is None else layer.map(function) for layer in self.attention),
+            {name: slot.map(function) for name, slot in self.slots.items()},
+        )
+
+    def select(self, rows: Tensor) -> ModelState:
+        """The state whose row i is this state's row rows[i]; repeats and reorders beams."""
+        return self.map(lambda tensor: tensor.index_select(0, rows.to(tensor.device)))
+
+    def detach(self) -> ModelState:
+        return self.map(torch.Tensor.detach)
+
+    def clone(self) -> ModelState:
+        return self.map(torch.Tensor.clone)
+
+    def with_positions(self, position: Tensor) -> ModelState:
+        return replace(self, position=position)
+
+
+def _apply(function: Mapper, tensor: Tensor | None) -> Tensor | None:
+    return None if tensor is None else function(tensor)
