@@ -121,9 +121,9 @@ def _locate(name: str) -> _Place:
     if _is_gguf(name):
         return _Place(gguf.as_folder(_existing(name)), name, name)
     path = Path(name).expanduser()
-    if path.is_dir():
+    if name and path.is_dir():
         return _Place(path, name, name)
-    if path.exists():
+    if name and path.exists():
         raise UserError(f"base {name} is a file; allowed: a folder, a .gguf file, a hub id, {', '.join(ALIASES)}")
     if hub.is_hub_id(name):
         return _Place(hub.snapshot(name), name, f"hub {name}")

@@ -54,7 +54,8 @@ def read_marker(folder: Path) -> dict:
         facts = json.loads((folder / MARKER).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return facts if isinstance(facts.get("files"), dict) else {}
+    is_marker = isinstance(facts, dict) and isinstance(facts.get("files"), dict)
+    return facts if is_marker else {}
 
 
 def require_space(folder: Path, needed: int, what: str) -> None:

@@ -1,0 +1,29 @@
+"""What every test may ask for: no surprise from the user's environment, and the packaged weights if they can be had."""
+
+import os
+
+import pytest
+import torch
+
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_hub():
+    """Tests never depend on what a hub serves today; a test of the hub itself lifts this."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ANCHORLM_OFFLINE", "1")
+        yield
+
+
+@pytest.fixture(scope="session")
+def smollm2(no_hub):
+    """SmolLM2-135M from the wheel as a loaded float32 Base; the first use on a machine takes a minute."""
+    from anchorlm.convert.bases import load_base
+    from anchorlm.core import UserError
+
+    try:
+        return load_base("smollm2-135m", dtype="float32")
+    except UserError as error:
+        pytest.skip(f"the packaged weights cannot be had: {error}")
