@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ from anchorlm.data.needles import Needles, Prompt
 from anchorlm.eval.scoring import beyond, greedy, prefill, rewind
 from anchorlm.eval.stats import bootstrap_ratio, wilson
 
+SLACK = 4  # tokens written beyond the answer's own length, for an opening quote or "the number"
 DEPTHS = (0.1, 0.3, 0.5, 0.7, 0.9)
 
 
@@ -22,11 +24,11 @@ def prompts(needles: Needles, length: int, depth: float, n: int, seed: int) -> l
 
 
 def ask(model: Any, group: list[Prompt], tokenizer: Any, block: int = 512) -> list[dict[str, Any]]:
-    """Answers to prompts of one length: exact greedy match, and counted answer tokens right when given the earlier."""
+    """Answers to prompts of one length: found in the greedy text, and counted answer tokens right when given the earlier."""
     logits, cache = prefill(model, torch.from_numpy(np.stack([prompt.ids for prompt in group])), block)
     again = rewind(cache)
     longest = max(len(prompt.answer_ids) for prompt in group)
-    written = greedy(model, logits, cache, longest + 2)
+    written = greedy(model, logits, cache, longest + SLACK)
     guessed = _forced(model, logits, again(), group, longest)
     return [
         {
@@ -54,9 +56,8 @@ def _forced(model: Any, logits: torch.Tensor, cache: Any, group: list[Prompt], l
 
 
 def matches(written: str, answer: str) -> bool:
-    """The text begins with the answer and the answer is not part of a longer number or word."""
-    written = written.strip()
-    return written.startswith(answer) and not written[len(answer) : len(answer) + 1].isalnum()
+    """The text holds the answer, not as part of a longer number or word."""
+    return re.search(rf"(?<!\w){re.escape(answer)}(?!\w)", written) is not None
 
 
 def niah_cell(model: Any, needles: Needles, length: int, depth: float, n: int, seed: int = 0, **options: Any) -> dict:

@@ -31,8 +31,10 @@ def token_nll(model: Any, ids: torch.Tensor, block: int = 512) -> torch.Tensor:
 
 
 def _nll(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """[B, T, V], [B, T] -> [B, T] float32; the vocabulary stays the last, contiguous axis."""
     pieces = zip(logits.split(SLICE, dim=1), targets.split(SLICE, dim=1), strict=True)
-    return torch.cat([F.cross_entropy(a.float().transpose(1, 2), b, reduction="none").cpu() for a, b in pieces], dim=1)
+    found = [F.cross_entropy(a.float().flatten(0, 1), b.flatten(), reduction="none").view_as(b) for a, b in pieces]
+    return torch.cat(found, dim=1).cpu()
 
 
 @torch.inference_mode()

@@ -35,7 +35,7 @@ def _niah_line(row: dict[str, Any]) -> list[str]:
 
 
 def _lengths(row: dict[str, Any]) -> str:
-    """ "2,048: 12/20; 4,096: beyond ..." ."""
+    """Hits of each length, as in 2,048: 12/20."""
     shares: dict[int, list[int]] = {}
     for cell in row["cells"]:
         hits = shares.setdefault(cell["length"], [0, 0])
