@@ -10,8 +10,9 @@ import numpy as np
 import torch
 
 from anchorlm.data.needles import Needles, Prompt
-from anchorlm.eval.scoring import beyond, greedy, prefill, rewind
+from anchorlm.eval.scoring import greedy, rewind
 from anchorlm.eval.stats import bootstrap_ratio, wilson
+from anchorlm.reading import beyond, prefill
 
 SLACK = 4  # tokens written beyond the answer's own length, for an opening quote or "the number"
 DEPTHS = (0.1, 0.3, 0.5, 0.7, 0.9)
@@ -24,7 +25,7 @@ def prompts(needles: Needles, length: int, depth: float, n: int, seed: int) -> l
 
 
 def ask(model: Any, group: list[Prompt], tokenizer: Any, block: int = 512) -> list[dict[str, Any]]:
-    """Answers to prompts of one length: found in the greedy text, and counted answer tokens right when given the earlier."""
+    """Answers to prompts of one length: found in the greedy text; tokens right when the earlier are given."""
     logits, cache = prefill(model, torch.from_numpy(np.stack([prompt.ids for prompt in group])), block)
     again = rewind(cache)
     longest = max(len(prompt.answer_ids) for prompt in group)

@@ -16,7 +16,7 @@ from anchorlm.data.needles import Needles
 from anchorlm.environment import environment, model_facts
 from anchorlm.eval import niah, ppl
 from anchorlm.eval.parts import Parts, model_digest, plan_of
-from anchorlm.eval.scoring import beyond
+from anchorlm.reading import beyond
 
 PIECES_PER_PART = 8  # perplexity documents after which an interrupted run can go on
 

@@ -1,9 +1,4 @@
-"""Running a causal model over long rows: block by block, so neither logits nor activations grow with the text.
-
-A model is anything called as model(input_ids=, cache=, use_cache=, logits_to_keep=) that returns .logits and .cache,
-which holds for transformers models and for AnchorForCausalLM. Rows of a batch have one length; a shorter text is
-padded on the right, where a causal model cannot let it change anything earlier.
-"""
+"""Scoring and greedy writing with any causal model, block by block, so that logits never grow with the text."""
 
 from __future__ import annotations
 
@@ -13,6 +8,8 @@ from typing import Any
 
 import torch
 from torch.nn import functional as F
+
+from anchorlm.reading import device_of
 
 SLICE = 128  # positions whose logits are held in fp32 at once
 
@@ -38,17 +35,6 @@ def _nll(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
 
 @torch.inference_mode()
-def prefill(model: Any, ids: torch.Tensor, block: int = 512, cache: Any = None) -> tuple[torch.Tensor, Any]:
-    """Read ids [B, T]; the logits [B, V] after the last token, and the cache."""
-    ids, logits = ids.to(device_of(model)), None
-    for part in ids.split(block, dim=1):
-        out = model(input_ids=part, cache=cache, use_cache=True, logits_to_keep=1)
-        cache, logits = out.cache, out.logits[:, -1]
-    assert logits is not None, "no token to read"
-    return logits, cache
-
-
-@torch.inference_mode()
 def greedy(model: Any, logits: torch.Tensor, cache: Any, count: int) -> torch.Tensor:
     """The `count` most likely next tokens [B, count], one by one, from the logits [B, V] after the prompt."""
     chosen = [logits.argmax(-1, keepdim=True)]
@@ -71,25 +57,3 @@ def rewind(cache: Any) -> Callable[[], Any]:
         return restore
     kept = copy.deepcopy(cache)
     return lambda: kept
-
-
-def device_of(model: Any) -> torch.device:
-    return next(model.parameters()).device
-
-
-def position_limit(model: Any) -> int | None:
-    """Tokens after which the model leaves the positions it was trained on; None when no layer sees that far back."""
-    plan = getattr(model, "plan", None)
-    if plan is not None and all(reach.kind != "full" for reach in plan.layers):
-        return None
-    config = model.config
-    limit = getattr(config, "max_position_embeddings", None)
-    if limit is None and isinstance(getattr(config, "backbone", None), dict):
-        limit = config.backbone.get("max_position_embeddings")
-    return limit
-
-
-def beyond(model: Any, tokens: int) -> str | None:
-    """Why a text of this many tokens is not measured with this model, or None when it can be."""
-    limit = position_limit(model)
-    return f"beyond the {limit:,} positions of the base model" if limit is not None and tokens > limit else None
