@@ -1,0 +1,133 @@
+"""`anchorlm`: the verbs, and what each kind of failure looks like.
+
+Exit codes: 0 done, 2 the user's mistake (one line), 1 ours (one line; the traceback with ANCHORLM_DEBUG=1),
+130 interrupted. Nothing heavy is imported before a verb runs, so `--help` stays quick.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from . import convert, doctor, evaluate, generate, info, merge, quickstart, results, train
+from .options import SeveralValues
+
+QUIET = {"TRANSFORMERS_VERBOSITY": "error", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_DISABLE_TELEMETRY": "1"}
+
+
+class Verbs(TyperGroup):
+    """Keeps a closed pipe from reaching typer, which would call it an error."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise PipeClosed from None
+
+
+class PipeClosed(Exception):
+    """The reader of our output has gone away, as in `anchorlm info DIR | head -1`."""
+
+
+app = typer.Typer(
+    cls=Verbs,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Turn a pretrained Transformer into a hybrid that reads without limit.",
+)
+app.command("doctor")(doctor.doctor)
+app.command("convert", cls=SeveralValues)(convert.convert)
+app.command("info", cls=SeveralValues)(info.info)
+app.command("train", cls=SeveralValues)(train.train)
+app.command("eval", cls=SeveralValues)(evaluate.evaluate)
+app.command("generate", cls=SeveralValues)(generate.generate)
+app.command("merge")(merge.merge)
+app.command("results")(results.results)
+app.command("quickstart")(quickstart.quickstart)
+
+
+def run(argv: Sequence[str] | None = None) -> int:
+    """Run one command line and return its exit code; never raises for an expected failure."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
+    try:
+        code = app(args=arguments or ["--help"], prog_name="anchorlm", standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except (PipeClosed, BrokenPipeError):
+        _silence_stdout()
+        return 0
+    except (KeyboardInterrupt, typer.Abort):
+        return _say("interrupted", 130)
+    except Exception as error:
+        return _explain(error)
+
+
+def _explain(error: Exception) -> int:
+    code, text = classify(error)
+    if code == 1 and os.environ.get("ANCHORLM_DEBUG") == "1":
+        traceback.print_exc()
+    return _say(f"error: {text}", code)
+
+
+def classify(error: Exception) -> tuple[int, str]:
+    """(exit code, one line) of a failure."""
+    from anchorlm.core import UserError
+
+    if isinstance(error, typer.TyperException):
+        return error.exit_code, _usage(error)
+    if isinstance(error, UserError):
+        return 2, " ".join(str(error).split())
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC or "No space left on device" in str(error):
+        return 2, f"the disk is full{_file_of(error)}; nothing half-written was left behind"
+    if isinstance(error, OSError) and error.errno is not None and error.filename:
+        return 2, f"{error.filename}: {(error.strerror or 'cannot be used').lower()}"
+    if isinstance(error, MemoryError) or "out of memory" in str(error).lower():
+        return 1, "out of memory; try --dtype bfloat16, a smaller batch or a shorter context"
+    reason = " ".join(str(error).split()) or type(error).__name__
+    return 1, f"{type(error).__name__}: {reason} (ANCHORLM_DEBUG=1 shows the traceback)"
+
+
+def _usage(error: typer.TyperException) -> str:
+    context = getattr(error, "ctx", None)
+    where = context.command_path if context is not None else "anchorlm"
+    return f"{' '.join(error.format_message().split()).rstrip('.')}; see {where} --help"
+
+
+def _file_of(error: BaseException) -> str:
+    name = getattr(error, "filename", None)
+    return f" while writing {name}" if name else ""
+
+
+def _say(text: str, code: int) -> int:
+    try:
+        print(text, file=sys.stderr, flush=True)
+    except OSError:
+        pass
+    return code
+
+
+def _silence_stdout() -> None:
+    """Point stdout at nothing, or Python would complain about the closed pipe at exit."""
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (OSError, ValueError):
+        pass
+
+
+def main() -> None:
+    sys.exit(run())
+
+
+if __name__ == "__main__":
+    main()

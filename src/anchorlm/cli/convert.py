@@ -1,0 +1,63 @@
+"""`anchorlm convert`: a base and a plan become a hybrid folder."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import options, show
+
+
+def convert(
+    base: options.BaseName,
+    out: options.Out,
+    plan: options.PlanName = "anchor",
+    set_: options.Sets = [],
+    seed: options.Seed = 0,
+    dtype: options.Dtype = "auto",
+    device: options.Device = "cpu",
+    overwrite: options.Overwrite = False,
+    json: options.Json = False,
+) -> None:
+    """Give a pretrained model limited attention and memory slots, as a plan says."""
+    options.check_output(out, overwrite)
+    overrides = options.parse_sets(set_)
+    from ..convert import summary
+    from ..convert.attach import convert as attach
+    from ..convert.bases import load_base
+    from ..convert.save import save
+    from ..core import pick_dtype, seed_all
+    from ..plan import ModelShape
+    from ..presets import load_plan
+
+    config, _ = summary.source_config(base)
+    chosen = load_plan(plan, ModelShape.from_config(config), overrides)
+    options.check_device(device)
+    found = summary.summary(config, chosen, dtype=pick_dtype(dtype, device))
+    seed_all(seed)
+    loaded = load_base(base, dtype=dtype, device=device)
+    model = attach(loaded, chosen)
+    defaults = {
+        "plan": plan,
+        "seed": seed,
+        "dtype": str(next(model.backbone.parameters()).dtype).removeprefix("torch."),
+    }
+    save(model, out, loaded.tokenizer, {"defaults": defaults}, overwrite=overwrite)
+    report(found | {"base": base, "out": out, "defaults": defaults}, json)
+
+
+def report(found: dict[str, Any], json: bool) -> None:
+    if json:
+        return show.emit(found)
+    plan_tables(found)
+    show.line("defaults that change results: " + " ".join(f"{key}={value}" for key, value in found["defaults"].items()))
+    show.line(f"wrote {found['out']}; memory is new: train it with  anchorlm train {found['out']} --data TEXT -o DIR2")
+
+
+def plan_tables(found: dict[str, Any]) -> None:
+    """The plan, the parameters and the state of one sequence."""
+    show.table(found["layers"], "plan")
+    show.table(found["slots"], "slots", right=["chunk", "lag", "writer", "bytes"])
+    show.table([{"parameters": kind, "count": count} for kind, count in found["parameters"].items()], right=["count"])
+    show.table(
+        show.sizes(found["state_bytes"]), f"state of one sequence, keys and values in {found['dtype']}", right=["bytes"]
+    )

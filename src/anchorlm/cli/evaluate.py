@@ -1,0 +1,77 @@
+"""`anchorlm eval`: what a model keeps, beside what it was made from."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from . import options, show
+
+Suites = Annotated[str, typer.Option("--suite", help="comma-separated: ppl, niah")]
+Texts = Annotated[list[str], typer.Option("--data", metavar="TEXT...", help="text for perplexity and haystacks")]
+Limit = Annotated[int | None, typer.Option("--limit", help="documents, or needles per length, at most")]
+Versus = Annotated[
+    list[str],
+    typer.Option("--vs", metavar="BASE|teacher|window", help="measure this too; window: the same model without memory"),
+]
+Folder = Annotated[str | None, typer.Option("--out", "-o", metavar="DIR", help="also write SUITE.json to this folder")]
+
+
+def evaluate(
+    source: options.Model,
+    data: Texts = [],
+    suite: Suites = "ppl",
+    context: Annotated[int, typer.Option(help="tokens of context")] = 2048,
+    limit: Limit = None,
+    versus: Versus = [],
+    set_: options.Sets = [],
+    out: Folder = None,
+    seed: options.Seed = 0,
+    dtype: options.Dtype = "auto",
+    device: options.Device = "cpu",
+    base: options.BaseOverride = None,
+    any_base: options.AnyBase = False,
+    json: options.Json = False,
+) -> None:
+    """Perplexity and needle retrieval, with sample sizes and intervals."""
+    chosen = options.parse_sets(set_)
+    from ..convert.load import load
+    from ..core import UserError
+    from ..data import find_files
+    from ..eval import EvalOptions, check_suites, run_eval
+
+    suites = check_suites(suite)
+    EvalOptions.of(context=context, limit=limit, seed=seed, **chosen)
+    if not data:
+        raise UserError("eval needs --data: a text file or a folder of them")
+    find_files(data)
+    model, tokenizer = load(source, dtype, options.check_device(device), base=base, any_base=any_base)
+    others = {name: _other(name, model, dtype, device) for name in versus}
+    with show.Progress("", unit="done") as progress:
+        results = run_eval(
+            model, tokenizer, suites, data, context, versus=others, name=source, limit=limit, seed=seed, out=out,
+            progress=progress.named, **chosen,
+        )  # fmt: skip
+    show.emit(results) if json else _tables(results)
+
+
+def _other(name: str, model: Any, dtype: str, device: str) -> Any:
+    """A control: the model's own base costs no second copy of the weights."""
+    from ..convert import views
+    from ..convert.load import load
+
+    if name == "window":
+        return views.without_memory(model)
+    if name in ("teacher", model.config.base):
+        return views.teacher(model)
+    return load(name, dtype, device)[0]
+
+
+def _tables(results: dict[str, dict[str, Any]]) -> None:
+    from ..eval import lines, table
+
+    for suite, result in results.items():
+        show.line(f"{suite}, context {result['options']['context']:,} tokens, seed {result['options']['seed']}")
+        for text in lines(*table(result)):
+            show.line("  " + text)

@@ -1,0 +1,91 @@
+"""`anchorlm generate`: read a file of any length, then answer."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from . import options, show
+
+
+def generate(
+    source: options.Model,
+    prompt: Annotated[str, typer.Option("--prompt", "-p", help="what to ask; - reads it from stdin")] = "",
+    file: Annotated[str | None, typer.Option("--file", "-f", help="a text to read first, of any length")] = None,
+    max_new_tokens: Annotated[int, typer.Option(help="tokens to write at most")] = 128,
+    temperature: Annotated[float, typer.Option(help="0 is greedy")] = 0.0,
+    top_p: Annotated[float, typer.Option(help="sample from the likeliest tokens with this much probability")] = 1.0,
+    seed: options.Seed = 0,
+    stop: Annotated[list[str], typer.Option("--stop", help="end before this text; repeatable")] = [],
+    raw: Annotated[bool, typer.Option("--raw", help="leave the chat template out")] = False,
+    stream: Annotated[
+        bool | None, typer.Option("--stream/--no-stream", help="print text as it comes; on in a terminal")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="read beyond the positions of full attention")] = False,
+    block: Annotated[int, typer.Option(help="tokens read at a time")] = 1024,
+    dtype: options.Dtype = "auto",
+    device: options.Device = "cpu",
+    base: options.BaseOverride = None,
+    any_base: options.AnyBase = False,
+    json: options.Json = False,
+) -> None:
+    """Read a text and a prompt, then write. The figures go to stderr, the text to stdout."""
+    text, prompt = read_text(file) if file else "", sys.stdin.read() if prompt == "-" else prompt
+    from ..convert.load import load
+    from ..core import UserError
+    from ..generate.text import Options, generate_text
+
+    chosen = Options(max_new_tokens, temperature, top_p, seed, tuple(stop), raw, force, block).check()
+    if not (text + prompt).strip():
+        raise UserError("the input is empty; give --prompt or --file")
+    model, tokenizer = load(source, dtype, options.check_device(device), base=base, any_base=any_base)
+    streaming = not json and (sys.stdout.isatty() if stream is None else stream)
+    with show.Progress("reading") as progress:
+
+        def write(piece: str) -> None:
+            progress.close()
+            print(piece, end="", flush=True)
+
+        result = generate_text(
+            model,
+            tokenizer,
+            prompt,
+            text,
+            chosen,
+            on_text=write if streaming else None,
+            progress=progress if text else None,
+        )
+    if json:
+        return show.emit(result.to_dict())
+    print("" if streaming else result.text, flush=True)
+    _figures(result)
+
+
+def read_text(name: str) -> str:
+    """A UTF-8 file as text; UserError when it is missing, empty or not text."""
+    from ..core import UserError
+
+    path = Path(name)
+    if not path.is_file():
+        raise UserError(f"{name}: no such file")
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{name} is not UTF-8 text (byte {error.start})") from None
+    if not text.strip():
+        raise UserError(f"{name} is empty")
+    return text
+
+
+def _figures(result) -> None:
+    for warning in result.warnings:
+        show.note(f"warning: {warning}")
+    show.note(
+        f"read {result.tokens_read:,} tokens at {result.read_tokens_per_second:,.0f} a second; "
+        f"wrote {result.tokens_written} ({result.finish}) at {result.ms_per_token or 0:.1f} ms a token"
+    )
+    parts = ", ".join(f"{name} {size:,}" for name, size in result.state_bytes.items() if size)
+    show.note(f"state, bytes: {parts}")

@@ -1,0 +1,110 @@
+"""Flags that several verbs share, `--set a.b=c`, and flags that take several values."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from typing import Annotated, Any
+
+import typer
+import yaml
+from typer.core import TyperCommand
+
+Model = Annotated[str, typer.Argument(metavar="DIR", help="a folder written by convert, train or merge, or a BASE")]
+BaseName = Annotated[str, typer.Argument(metavar="BASE", help="a folder, a hub id, a .gguf file, or smollm2-135m")]
+Out = Annotated[str, typer.Option("--out", "-o", metavar="DIR", help="the folder to write")]
+PlanName = Annotated[
+    str, typer.Option("--plan", metavar="PLAN", help="a preset (anchor, anchor-f, swa, ...) or a YAML file")
+]
+Sets = Annotated[
+    list[str], typer.Option("--set", metavar="KEY=VALUE", help="replace one value, such as window=128; repeatable")
+]
+Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16, float16 or float64")]
+Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...")]
+Seed = Annotated[int, typer.Option(min=0, help="seed of everything random")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="replace the output folder if it exists")]
+Json = Annotated[bool, typer.Option("--json", help="print one JSON object on stdout and nothing else there")]
+AnyBase = Annotated[
+    bool, typer.Option("--any-base", help="accept a base whose weights differ from the stored fingerprint")
+]
+BaseOverride = Annotated[str | None, typer.Option("--base", metavar="BASE", help="where the base is now, if it moved")]
+
+
+class SeveralValues(TyperCommand):
+    """A verb whose list options take several values at once: `--data a.txt b.txt` as well as `--data a --data b`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        names = [name for param in self.params if getattr(param, "multiple", False) for name in param.opts]
+        return super().parse_args(ctx, spread(args, names))
+
+
+def spread(args: Iterable[str], names: Iterable[str]) -> list[str]:
+    """Repeat a list option before each of its values; any argument that starts with `-` ends the values."""
+    result: list[str] = []
+    current, names = "", set(names)
+    for arg in args:
+        if arg.startswith("-") and arg != "-":
+            current = arg if arg in names else ""
+            result += [] if current else [arg]
+        else:
+            result += [current, arg] if current else [arg]
+    return result
+
+
+def parse_sets(values: Iterable[str]) -> dict[str, Any]:
+    """`["slots.head.chunk=64", "window=128"]` -> `{"slots": {"head": {"chunk": 64}}, "window": 128}`, YAML-typed."""
+    from ..core import UserError
+
+    result: dict[str, Any] = {}
+    for text in values:
+        key, equals, value = text.partition("=")
+        names = key.strip().split(".")
+        if not equals or not all(names):
+            raise UserError(f"--set {text!r} must look like window=128 or slots.head.chunk=64")
+        place = result
+        for name in names[:-1]:
+            place = place.setdefault(name, {})
+            if not isinstance(place, dict):
+                raise UserError(f"--set {text!r}: {name} was given a single value before")
+        place[names[-1]] = _typed(text, value)
+    return result
+
+
+def _typed(text: str, value: str) -> Any:
+    from ..core import UserError
+
+    try:
+        return yaml.safe_load(value)
+    except yaml.YAMLError:
+        raise UserError(f"--set {text!r}: the value is not valid YAML") from None
+
+
+def check_device(name: str) -> str:
+    """The name, if torch can put a tensor there."""
+    import torch
+
+    from ..core import UserError
+
+    try:
+        torch.empty(1, device=name)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0][:120]
+        raise UserError(f"device {name!r} cannot be used here: {reason}") from None
+    return name
+
+
+def check_output(path: str, overwrite: bool) -> None:
+    """Refuse an occupied output before any weight is loaded."""
+    from pathlib import Path
+
+    from ..core import UserError
+
+    folder = Path(path)
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"output {folder} is a file; name a folder")
+    if folder.is_dir() and any(folder.iterdir()) and not overwrite:
+        raise UserError(f"output folder {folder} exists and is not empty; choose another or pass --overwrite")
+
+
+def on_terminal() -> bool:
+    return sys.stderr.isatty()

@@ -1,0 +1,114 @@
+"""Printing: tables for people, one JSON object for programs, one live line while something runs."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+def emit(values: Mapping[str, Any]) -> None:
+    """One JSON object on stdout."""
+    sys.stdout.write(json.dumps(values, indent=2, default=_plain, ensure_ascii=False) + "\n")
+    sys.stdout.flush()
+
+
+def _plain(value: Any) -> Any:
+    return value.to_dict() if hasattr(value, "to_dict") else str(value)
+
+
+def line(text: str = "", *, quiet: bool = False) -> None:
+    """One line on stdout; with `quiet` (a verb that prints JSON) on stderr."""
+    print(text, file=sys.stderr if quiet else sys.stdout, flush=True)
+
+
+def note(text: str) -> None:
+    """A line about the run itself, on stderr."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def table(rows: Sequence[Mapping[str, Any]], title: str = "", right: Sequence[str] = ()) -> None:
+    """Rows with the keys of the first as columns; `right` names columns of figures."""
+    from rich.console import Console
+    from rich.table import Table
+
+    if not rows:
+        return
+    names = list(rows[0])
+    if title:
+        line(title)
+    shown = Table(box=_box(), header_style="bold")
+    for name in names:
+        shown.add_column(name, justify="right" if name in right else "left", overflow="fold")
+    for row in rows:
+        shown.add_row(*[cell(row.get(name)) for name in names])
+    Console(file=sys.stdout, width=None if sys.stdout.isatty() else 160).print(shown)
+
+
+def _box() -> Any:
+    from rich import box
+
+    return box.SIMPLE_HEAD
+
+
+def cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"
+    return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+
+
+def sizes(parts: Mapping[str, int]) -> list[dict[str, Any]]:
+    """Bytes by part as rows, the sum last; a size per token is not part of the sum."""
+    rows = [{"part": name, "bytes": size} for name, size in parts.items()]
+    fixed = sum(size for name, size in parts.items() if "per token" not in name)
+    return [*rows, {"part": "total, whatever the length", "bytes": fixed}]
+
+
+class Progress:
+    """`reading: 4,096 of 8,192 tokens, 1,021 tokens/s`
+
+    Rewritten in place on a terminal, a line now and then in a pipe.
+    """
+
+    def __init__(self, what: str, unit: str = "tokens", every: float = 5.0) -> None:
+        self.what, self.unit, self.every = what, unit, every
+        self.live = sys.stderr.isatty()
+        self.started = self.last = time.monotonic()
+        self.shown = False
+
+    def named(self, what: str, done: int, total: int) -> None:
+        """The same for work whose name changes on the way."""
+        if what != self.what:
+            self.what, self.started = what, time.monotonic()
+        self(done, total)
+
+    def __call__(self, done: int, total: int) -> None:
+        now = time.monotonic()
+        text = f"{self.what}: {done:,} of {total:,} {self.unit}"
+        if self.unit == "tokens":
+            text += f", {done / max(now - self.started, 1e-9):,.0f} tokens/s"
+        if self.live:
+            print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+            self.shown = True
+        elif now - self.last >= self.every:
+            self.last = now
+            note(text)
+
+    def close(self) -> None:
+        if self.shown:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+            self.shown = False
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        self.close()

@@ -1,0 +1,66 @@
+"""The names inside a saved folder, and readers that turn a damaged file into one clear line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
+
+from ..core import UserError
+
+CONFIG = "config.json"
+MEMORY = "memory.safetensors"
+LORA = "lora"
+LORA_CONFIG = "adapter_config.json"
+LORA_WEIGHTS = "adapter_model.safetensors"
+RUN = "run.json"
+CARD = "README.md"
+MODEL_TYPE = "anchorlm"
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path} is missing") from None
+    except (ValueError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is damaged: not JSON ({error})") from None
+    if not isinstance(values, dict):
+        raise UserError(f"{path} is damaged: expected a JSON object")
+    return values
+
+
+def read_tensors(path: Path, device: str | torch.device = "cpu") -> dict[str, torch.Tensor]:
+    if not path.is_file():
+        raise UserError(f"{path} is missing")
+    try:
+        return load_file(path, device=str(device))
+    except SafetensorError as error:
+        raise UserError(f"{path} is damaged: {error}") from None
+
+
+def check_tensors(path: Path) -> None:
+    """Read the header only: it tells a truncated or overwritten file apart without loading it."""
+    try:
+        with safe_open(path, framework="pt"):
+            pass
+    except SafetensorError as error:
+        raise UserError(f"{path} is damaged: {error}") from None
+
+
+def read_config(folder: str | Path) -> dict[str, Any] | None:
+    """config.json of a folder that anchorlm saved, or None when `folder` is something else (a base)."""
+    path = Path(folder) / CONFIG
+    if not path.is_file():
+        return None
+    values = read_json(path)
+    return values if values.get("model_type") == MODEL_TYPE else None
+
+
+def is_adapter(folder: str | Path) -> bool:
+    """True for the small form: memory and LoRA beside the name of the base."""
+    return (Path(folder) / MEMORY).is_file()

@@ -1,0 +1,166 @@
+"""Read a text of any length in blocks, then write: the loop behind `anchorlm generate`."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..core import UserError
+from .sampling import Sampler
+from .stops import TextStream
+
+Progress = Callable[[int, int], None]  # tokens read, tokens in all
+
+
+@dataclass(frozen=True)
+class Options:
+    """temperature 0 is greedy. `raw` leaves the chat template out. `force` reads past a full-attention limit."""
+
+    max_new_tokens: int = 128
+    temperature: float = 0.0
+    top_p: float = 1.0
+    seed: int = 0
+    stop: tuple[str, ...] = ()
+    raw: bool = False
+    force: bool = False
+    block: int = 1024
+
+    def check(self) -> Options:
+        _between("max-new-tokens", self.max_new_tokens, 1, None)
+        _between("temperature", self.temperature, 0, None)
+        _between("block", self.block, 1, None)
+        if not 0 < self.top_p <= 1:
+            raise UserError(f"top-p is {self.top_p}; it must be above 0 and at most 1")
+        if any(not stop for stop in self.stop):
+            raise UserError("a stop string is empty")
+        return self
+
+
+def _between(name: str, value: float, least: float, most: float | None) -> None:
+    if value < least or (most is not None and value > most):
+        raise UserError(f"{name} is {value}; it must be at least {least}")
+
+
+@dataclass(frozen=True)
+class Generated:
+    """The text written, and what it cost. Times in seconds, sizes in bytes."""
+
+    text: str
+    finish: str  # "end" (end-of-text token), "stop" (a stop string), "length"
+    tokens_read: int
+    read_seconds: float
+    tokens_written: int
+    ms_per_token: float | None
+    state_bytes: dict[str, int]
+    warnings: list[str] = field(default_factory=list)
+    options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def read_tokens_per_second(self) -> float:
+        return self.tokens_read / max(self.read_seconds, 1e-9)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self) | {"read_tokens_per_second": round(self.read_tokens_per_second, 1)}
+
+
+def generate_text(
+    model: Any,
+    tokenizer: Any,
+    prompt: str,
+    text: str = "",
+    options: Options | None = None,
+    *,
+    on_text: Callable[[str], None] | None = None,
+    progress: Progress | None = None,
+) -> Generated:
+    """Read `text` and `prompt`, then write up to `max_new_tokens`.
+
+    `on_text` receives each new piece of text as it becomes certain; `progress(tokens read, tokens in all)` is called
+    after each block. Raises UserError for an empty input, and for a text beyond the positions of a layer with full
+    attention, unless `force`.
+    """
+    options = (options or Options()).check()
+    ids = encode(tokenizer, prompt, text, raw=options.raw)
+    warnings = check_length(model, len(ids) + options.max_new_tokens, force=options.force)
+    device = next(model.parameters()).device
+    with torch.inference_mode():
+        started = time.perf_counter()
+        batch = torch.tensor([ids], device=device)
+        report = None if progress is None else lambda done: progress(done, len(ids))
+        logits, cache = model.prefill(batch, block=options.block, progress=report)
+        seconds = time.perf_counter() - started
+        stream = TextStream(tokenizer, options.stop, on_text)
+        times = list(_write(model, logits, cache, stream, options))
+    return Generated(
+        text=stream.text,
+        finish=stream.finish or "length",
+        tokens_read=len(ids),
+        read_seconds=round(seconds, 4),
+        tokens_written=stream.count,
+        ms_per_token=round(1000 * statistics.median(times), 3) if times else None,
+        state_bytes=cache.nbytes(),
+        warnings=warnings,
+        options=asdict(options),
+    )
+
+
+def _write(model: Any, logits: Tensor, cache: Any, stream: TextStream, options: Options) -> Iterable[float]:
+    """Sample until an end token, a stop string or the limit; yields the seconds of each step of the model."""
+    sampler = Sampler(options.temperature, options.top_p, options.seed)
+    ends = end_tokens(model, stream.tokenizer)
+    for step in range(options.max_new_tokens):
+        token = sampler(logits)
+        if int(token) in ends:
+            stream.close("end")
+            return
+        if stream.add(int(token)) or step + 1 == options.max_new_tokens:
+            break
+        started = time.perf_counter()
+        logits = model(token[:, None], cache=cache, use_cache=True).logits[:, -1]
+        yield time.perf_counter() - started
+    stream.close()
+
+
+def encode(tokenizer: Any, prompt: str, text: str = "", *, raw: bool = False) -> list[int]:
+    """Token ids of the text followed by the prompt, inside the chat template when there is one and not `raw`."""
+    content = f"{text}\n\n{prompt}" if text and prompt else text or prompt
+    if not content.strip():
+        raise UserError("the input is empty; give --prompt or a file with text")
+    if not raw and getattr(tokenizer, "chat_template", None):
+        chat = [{"role": "user", "content": content}]
+        content = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+        return _ids(tokenizer, content, special=False)
+    return _ids(tokenizer, content, special=True)
+
+
+def _ids(tokenizer: Any, content: str, *, special: bool) -> list[int]:
+    """A book is longer than the tokenizer's own limit, which does not apply to the state: no warning is wanted."""
+    ids = tokenizer(content, add_special_tokens=special, verbose=False)["input_ids"]
+    if not ids:
+        raise UserError("the input has no tokens; give --prompt or a file with text")
+    return ids
+
+
+def check_length(model: Any, tokens: int, *, force: bool = False) -> list[str]:
+    """Full attention has no meaning beyond the positions it was trained for: an error, or a warning with `force`."""
+    limit = model.shape.max_positions
+    full = [index for index, reach in enumerate(model.plan.layers) if reach.kind == "full"]
+    if not full or not limit or tokens <= limit:
+        return []
+    layers = f"all {len(full)} layers" if len(full) == len(model.plan.layers) else f"layers {', '.join(map(str, full))}"
+    line = f"{tokens} tokens, but full attention in {layers} was trained for {limit} positions"
+    if not force:
+        raise UserError(f"{line}; shorten the text, use a plan without full attention, or pass --force")
+    return [f"{line}; output beyond them is unreliable"]
+
+
+def end_tokens(model: Any, tokenizer: Any) -> set[int]:
+    stored = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
+    values = stored if isinstance(stored, (list, tuple)) else [stored]
+    return {int(value) for value in [*values, getattr(tokenizer, "eos_token_id", None)] if value is not None}

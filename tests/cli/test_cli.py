@@ -1,0 +1,256 @@
+import errno
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+from hybrids import make
+from small import char_tokenizer
+
+from anchorlm.cli import __main__ as program
+from anchorlm.cli import options, show
+from anchorlm.convert.save import save
+from anchorlm.core import UserError
+
+TINY = ["--set", "window=8", "--set", "chunk=8"]
+
+
+@pytest.fixture
+def call(capsys):
+    """Run a command line: (exit code, stdout, stderr)."""
+
+    def run(*arguments):
+        code = program.run([str(argument) for argument in arguments])
+        shown = capsys.readouterr()
+        return code, shown.out, shown.err
+
+    return run
+
+
+@pytest.fixture
+def folder(base_folder, tmp_path):
+    return save(make(base_folder, "anchor"), tmp_path / "hybrid", char_tokenizer())
+
+
+def test_convert_info_generate_merge_in_a_row(call, base_folder, tmp_path):
+    out, merged = tmp_path / "d", tmp_path / "m"
+    code, text, _ = call("convert", base_folder, "--plan", "anchor", *TINY, "-o", out)
+    assert code == 0 and "window 8 + 4 sinks" in text and "fast weights" in text and "seed=0" in text
+    code, text, _ = call("info", out)
+    assert code == 0 and "swiglu-ttt" in text
+    (tmp_path / "book.txt").write_text("It was a dark and stormy night. " * 40)
+    code, text, figures = call(
+        "generate", out, "--file", tmp_path / "book.txt", "--prompt", "Who?", "--max-new-tokens", 3
+    )
+    assert code == 0 and "tokens at" in figures and "fast weights" in figures
+    assert call("merge", out, "-o", merged)[0] == 0
+    code, again, _ = call(
+        "generate", merged, "--file", tmp_path / "book.txt", "--prompt", "Who?", "--max-new-tokens", 3
+    )
+    assert again == text
+
+
+def test_json_is_one_object_and_nothing_else(call, folder, base_folder, tmp_path):
+    for arguments in (
+        ("info", folder),
+        ("info", base_folder, "--plan", "swa", "--set", "window=8"),
+        ("info", "--shape", "llama-3.1-8b", "--plan", "anchor"),
+        ("convert", base_folder, *TINY, "-o", tmp_path / "c"),
+        ("generate", folder, "--prompt", "hello", "--max-new-tokens", 2),
+        ("merge", folder, "-o", tmp_path / "m"),
+        ("doctor",),
+    ):
+        code, text, _ = call(*arguments, "--json")
+        assert code == 0 and isinstance(json.loads(text), dict), arguments
+
+
+def test_info_gives_the_paper_s_bytes_without_weights(call):
+    wanted = {
+        "anchor-f": 201_326_592,
+        "anchor-i": 176_160_768,
+        "anchor": 12_582_912,
+        "anchor-private": 37_748_736,
+        "anchor-hybrid": 50_331_648,
+    }
+    for plan, size in wanted.items():
+        found = json.loads(call("info", "--shape", "llama-3.1-8b", "--plan", plan, "--json")[1])
+        assert found["state_bytes"]["fast weights"] == size
+        assert found["parameters"]["backbone"] == 8_030_261_248
+
+
+def test_info_needs_only_the_config(call, folder):
+    for file in folder.glob("*.safetensors"):
+        file.unlink()
+    code, text, _ = call("info", folder, "--json")
+    assert code == 0
+    found = json.loads(text)
+    assert found["parameters"]["total"] == sum(found["parameters"][part] for part in ("backbone", "memory", "lora"))
+
+
+def test_info_counts_lora_as_the_model_does(call, base_folder, tmp_path):
+    from anchorlm.convert.adapters import add_lora, lora_parameters
+
+    model = make(base_folder, "anchor")
+    add_lora(model, 3, 6, ["q", "v"])
+    save(model, tmp_path / "x")
+    found = json.loads(call("info", tmp_path / "x", "--json")[1])
+    assert found["parameters"]["lora"] == sum(p.numel() for p in lora_parameters(model).values())
+    assert found["parameters"]["total"] == sum(p.numel() for p in model.parameters())
+
+
+MISTAKES = [
+    (("convrt", "x"), "convert"),
+    (("convert", "{base}", "--plann", "swa"), "--plan"),
+    (("convert", "{base}"), "--out"),
+    (("convert", "{base}", "--plan", "ancor", "-o", "{tmp}/o"), "'anchor'"),
+    (("convert", "{base}", "--plan", "{tmp}/none.yaml", "-o", "{tmp}/o"), "no such file"),
+    (("convert", "/nowhere/model", "-o", "{tmp}/o"), "/nowhere/model"),
+    (("convert", "{base}", "--set", "window=0", "-o", "{tmp}/o"), "window is 0"),
+    (("convert", "{base}", "--set", "window=-3", "-o", "{tmp}/o"), "window is -3"),
+    (("convert", "{base}", "--set", "window=8", "--set", "chunk=0", "-o", "{tmp}/o"), "chunk is 0"),
+    (("convert", "{base}", "--set", "window", "-o", "{tmp}/o"), "must look like"),
+    (("convert", "{base}", *TINY, "--set", "rul=linear", "-o", "{tmp}/o"), "'rule'"),
+    (("convert", "{base}", *TINY, "--dtype", "float31", "-o", "{tmp}/o"), "'float32'"),
+    (("convert", "{base}", *TINY, "--device", "gpu", "-o", "{tmp}/o"), "device 'gpu'"),
+    (("convert", "{base}", *TINY, "-o", "{folder}"), "not empty"),
+    (("convert", "{folder}", *TINY, "-o", "{tmp}/o"), "converted model already"),
+    (("info",), "--shape"),
+    (("info", "--shape", "llama-3.1-8c"), "llama-3.1-8b"),
+    (("generate", "{folder}"), "empty"),
+    (("generate", "{folder}", "--file", "{tmp}/none.txt"), "no such file"),
+    (("generate", "{folder}", "--file", "{tmp}/empty.txt"), "empty"),
+    (("generate", "{folder}", "--file", "{tmp}/binary.txt"), "UTF-8"),
+    (("generate", "{folder}", "--prompt", "x", "--top-p", "2"), "top-p"),
+    (("generate", "{tmp}/nothing", "--prompt", "x"), "nothing"),
+    (("merge", "{base}", "-o", "{tmp}/o"), "not an anchorlm folder"),
+    (("train", "{folder}", "--recipe", "ancho", "--data", "x", "-o", "{tmp}/o"), "'anchor'"),
+    (("train", "{folder}", "--set", "stage1.stepz=3", "--data", "x", "-o", "{tmp}/o"), "'steps'"),
+    (("train", "{folder}", "--data", "{tmp}/none.txt", "-o", "{tmp}/o"), "none.txt"),
+    (("train", "{folder}", "-o", "{tmp}/o"), "--data"),
+    (("eval", "{folder}", "--suite", "pl", "--data", "x"), "'ppl'"),
+    (("eval", "{folder}"), "--data"),
+    (("eval", "{folder}", "--data", "{tmp}/none.txt"), "none.txt"),
+]
+
+
+@pytest.mark.parametrize("arguments, line", MISTAKES, ids=[" ".join(a) for a, _ in MISTAKES])
+def test_a_mistake_is_one_line_and_exit_2(call, base_folder, folder, tmp_path, arguments, line):
+    (tmp_path / "empty.txt").write_text("")
+    (tmp_path / "binary.txt").write_bytes(b"\xff\xfe\x00\x80")
+    names = {"base": base_folder, "folder": folder, "tmp": tmp_path}
+    before = sorted(tmp_path.iterdir())
+    code, text, error = call(*[str(argument).format(**names) for argument in arguments])
+    assert code == 2 and text == ""
+    assert error.startswith("error: ") and error.count("\n") == 1 and line in error, error
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_damaged_folder_is_one_line(call, folder):
+    (folder / "memory.safetensors").write_bytes(b"no tensors here")
+    code, _, error = call("generate", folder, "--prompt", "x")
+    assert code == 2 and "memory.safetensors is damaged" in error
+
+
+@pytest.mark.parametrize(
+    "error, code, line",
+    [
+        (UserError("a\nb"), 2, "a b"),
+        (OSError(errno.ENOSPC, "No space left on device", "/x/y"), 2, "disk is full while writing /x/y"),
+        (RuntimeError("I/O error: No space left on device (os error 28)"), 2, "disk is full"),
+        (PermissionError(errno.EACCES, "Permission denied", "/x"), 2, "/x: permission denied"),
+        (MemoryError(), 1, "out of memory"),
+        (KeyError("k"), 1, "KeyError: 'k' (ANCHORLM_DEBUG=1"),
+    ],
+)
+def test_every_failure_has_its_code(error, code, line):
+    assert program.classify(error)[0] == code
+    assert line in program.classify(error)[1]
+
+
+def _raise(error):
+    def function(*_, **__):
+        raise error
+
+    return function
+
+
+def test_the_traceback_needs_the_debug_variable(call, folder, monkeypatch):
+    monkeypatch.setattr("anchorlm.convert.summary.summary", _raise(ZeroDivisionError("oops")))
+    code, _, error = call("info", folder)
+    assert code == 1 and "Traceback" not in error and "oops" in error
+    monkeypatch.setenv("ANCHORLM_DEBUG", "1")
+    assert "Traceback" in call("info", folder)[2]
+
+
+def test_interrupt_is_130(call, folder, monkeypatch):
+    monkeypatch.setattr("anchorlm.convert.summary.summary", _raise(KeyboardInterrupt()))
+    code, _, error = call("info", folder)
+    assert code == 130 and "Traceback" not in error
+
+
+def test_a_full_disk_leaves_nothing(call, base_folder, tmp_path, monkeypatch):
+    monkeypatch.setattr("anchorlm.convert.save.save_file", _raise(OSError(errno.ENOSPC, "No space left on device")))
+    code, _, error = call("convert", base_folder, *TINY, "-o", tmp_path / "o")
+    assert code == 2 and "disk is full" in error
+    assert not list(tmp_path.iterdir())
+
+
+def test_help_lists_the_verbs_and_stays_quick():
+    command = [
+        sys.executable,
+        "-c",
+        "import sys; sys.argv = ['anchorlm', '--help']; import anchorlm.cli.__main__ as m; m.main()",
+    ]
+    started = time.monotonic()
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0 and time.monotonic() - started < 5
+    for verb in ("doctor", "convert", "info", "train", "eval", "generate", "merge", "results", "quickstart"):
+        assert f"  {verb} " in done.stdout
+
+
+def test_help_imports_neither_torch_nor_transformers():
+    code = (
+        "import sys; sys.argv = ['anchorlm']; import anchorlm.cli.__main__ as m; m.run(['--help']);"
+        "print([n for n in ('torch', 'transformers', 'peft') if n in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stderr.strip() == "[]"
+
+
+def test_a_closed_pipe_is_silent(folder):
+    command = f"{sys.executable} -m anchorlm.cli info --help | true"
+    done = subprocess.run(["bash", "-c", f"set -o pipefail; {command}"], capture_output=True, text=True, env=os.environ)
+    assert done.returncode == 0 and done.stderr == ""
+
+
+def test_list_options_take_several_values():
+    spread = options.spread(["d", "--data", "a", "b", "-o", "x", "--data", "c", "--json"], ["--data"])
+    assert spread == ["d", "--data", "a", "--data", "b", "-o", "x", "--data", "c", "--json"]
+    assert options.spread(["--set", "a=-1"], ["--set"]) == ["--set", "a=-1"]
+    assert options.spread(["--data"], ["--data"]) == []
+
+
+def test_sets_are_typed_and_nested():
+    values = options.parse_sets(
+        ["window=128", "slots.head.map={kind: dense}", "gap=true", "rule=linear", "step=1.5e-2"]
+    )
+    assert values == {
+        "window": 128,
+        "slots": {"head": {"map": {"kind": "dense"}}},
+        "gap": True,
+        "rule": "linear",
+        "step": 0.015,
+    }
+    for bad in ("x", "=3", "a..b=1", "a=[1"):
+        with pytest.raises(UserError, match="--set"):
+            options.parse_sets([bad])
+
+
+def test_progress_is_plain_lines_in_a_pipe(capsys):
+    with show.Progress("reading", every=0) as progress:
+        progress(10, 20)
+        progress(20, 20)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("reading: 10 of 20 tokens") and len(lines) == 2 and "\r" not in "".join(lines)

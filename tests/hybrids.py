@@ -1,0 +1,65 @@
+"""A tiny base on disk, and hybrids of every kind made from it."""
+
+import pytest
+import torch
+
+from anchorlm.convert.attach import convert
+from anchorlm.convert.bases import load_base
+from anchorlm.plan import ModelShape
+from anchorlm.presets import build
+from small import char_tokenizer, tiny_llama
+
+PLANS = ("swa", "anchor", "anchor-f", "anchor-i", "anchor-hybrid")
+
+
+@pytest.fixture(scope="session")
+def base_folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("base") / "tiny"
+    tiny_llama(layers=4).save_pretrained(folder)
+    char_tokenizer().save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tied_folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tied") / "tiny"
+    model = tiny_llama(layers=4)
+    model.config.tie_word_embeddings = True
+    model.tie_weights()
+    model.save_pretrained(folder)
+    char_tokenizer().save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def hybrid(base_folder):
+    return make(base_folder, "anchor")
+
+
+def make(folder, plan, shake=True, **values):
+    """A hybrid with memory that speaks: fresh gates are zero, so every memory parameter is moved a little."""
+    base = load_base(str(folder), dtype="float32")
+    values = {"window": 8} | ({} if plan == "swa" else {"chunk": 8}) | values
+    model = convert(base, build(plan, ModelShape.from_config(base.model.config), **values))
+    generator = torch.Generator().manual_seed(1)
+    if shake:
+        for parameter in model.memory_parameters().values():
+            parameter.data += 0.1 * torch.randn(parameter.shape, generator=generator)
+    return model.eval()
+
+
+def shake_lora(model):
+    from anchorlm.convert.adapters import lora_parameters
+
+    generator = torch.Generator().manual_seed(2)
+    for parameter in lora_parameters(model).values():
+        parameter.data = 0.2 * torch.randn(parameter.shape, generator=generator)
+
+
+def tokens(rows=2, length=40):
+    return torch.randint(0, 250, (rows, length), generator=torch.Generator().manual_seed(3))
+
+
+@torch.no_grad()
+def logits(model, ids=None):
+    return model(tokens() if ids is None else ids).logits
