@@ -4,6 +4,7 @@ import hashlib
 import io
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -90,14 +91,22 @@ def test_resume_from_each_checkpoint(tmp_path, straight, step):
     """In stage 1, at its end, and in stage 2."""
     out = tmp_path / "run"
     go(out, tiny_recipe(keep_last=9))
-    for path in [*checkpoints(out / "checkpoints"), out / "config.json"]:
-        if path.name == "config.json":
-            path.unlink()
-        elif path.name > f"step-{step:08d}":
-            __import__("shutil").rmtree(path)
+    (out / "config.json").unlink()
+    for path in checkpoints(out / "checkpoints"):
+        if path.name > f"step-{step:08d}":
+            shutil.rmtree(path)
     assert f"resuming at step {step} of 6" in go(out)
     assert losses(out) == losses(straight)
     assert final_hash(out) == final_hash(straight)
+
+
+def test_a_run_killed_while_its_model_was_written(tmp_path, monkeypatch):
+    monkeypatch.setattr("anchorlm.train.run.publish", lambda *paths: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        go(tmp_path / "run")
+    monkeypatch.undo()
+    go(tmp_path / "run")
+    assert (tmp_path / "run" / "config.json").is_file() and not (tmp_path / "run" / ".model").exists()
 
 
 def test_a_finished_run_is_left_alone(tmp_path):

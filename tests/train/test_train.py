@@ -8,10 +8,18 @@ import torch
 from rich.console import Console
 from tiny import PLAN, run_files, tiny_hybrid, tiny_recipe, tiny_store
 
+from anchorlm.convert.attach import convert
+from anchorlm.convert.bases import load_base
+from anchorlm.convert.load import load
 from anchorlm.core import UserError
+from anchorlm.data import batches
+from anchorlm.plan import Plan
 from anchorlm.train import TrainingError, train
+from anchorlm.train.losses import View
 from anchorlm.train.sinks import read_metrics
-from small import char_tokenizer
+from anchorlm.train.stages import enter_stage
+from anchorlm.train.step import backward, evaluate, make_view
+from small import char_tokenizer, tiny_llama
 
 
 def quiet():
@@ -53,35 +61,42 @@ def test_stage1_trains_exactly_what_it_lists(tmp_path):
     assert changed(before, snapshot(model)) == listed == sorted(model.memory_parameters())
 
 
-def test_stage2_trains_adapters_and_memory_and_nothing_else(tmp_path):
-    model = tiny_hybrid()
-    model.config.base = "unused"  # a named base keeps LoRA apart
+@pytest.fixture
+def base(tmp_path):
+    """A base folder, so that the adapter can be stored apart from it."""
+    model, tokenizer = tiny_llama(layers=4), char_tokenizer()
+    model.save_pretrained(tmp_path / "base")
+    tokenizer.save_pretrained(tmp_path / "base")
+    return load_base(str(tmp_path / "base"), dtype="float32")
+
+
+def test_stage2_trains_adapters_and_memory_and_nothing_else(tmp_path, base):
+    model = convert(base, Plan.from_dict(PLAN, 4))
     before = snapshot(model)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("anchorlm.train.run.save", lambda *a, **k: (a[1].mkdir(), (a[1] / "config.json").touch()))
-        go(tmp_path / "run", model, tiny_recipe(stage1={"steps": 0}, stage2={"steps": 2}))
+    go(tmp_path / "run", model, tiny_recipe(stage1={"steps": 0}, stage2={"steps": 2}))
     listed = json.loads((tmp_path / "run" / "trainable-stage2.json").read_text())
     after = snapshot(model)
     memory = [name for name in listed if ".lora_" not in name]
-    assert memory == sorted(model.memory_parameters()) == changed({n: before[n] for n in memory}, after)
-    lora_a = [name for name in listed if ".lora_A" in name]
-    assert len(lora_a) == 4 * 4
-    for name in (name for name in listed if ".lora_B" in name):
-        assert after[name].abs().sum() > 0, name
-    for name, value in before.items():
-        if name not in listed:
-            assert torch.equal(
-                value, after[name.replace("_proj.", "_proj.base_layer.")] if name not in after else after[name]
-            )
+    assert memory == sorted(model.memory_parameters())
+    assert len([name for name in listed if ".lora_A" in name]) == 4 * 4
+    assert all(after[name].any() for name in listed if ".lora_B" in name)
+    kept = {name.replace(".base_layer.", "."): value for name, value in after.items() if name not in listed}
+    assert changed({name: value for name, value in before.items() if name not in listed}, kept) == []
+
+
+def test_the_folder_of_a_run_loads_as_the_trained_model(tmp_path, base):
+    model = go(tmp_path / "run", convert(base, Plan.from_dict(PLAN, 4)))
+    loaded, _ = load(tmp_path / "run", dtype="float32")
+    ids = torch.randint(0, 256, (1, 50))
+    with torch.no_grad():
+        assert torch.equal(loaded(ids).logits, model(ids).logits)
 
 
 def test_every_trained_tensor_gets_a_gradient():
-    from anchorlm.data import batches
     from anchorlm.train.stages import enter_stage
-    from anchorlm.train.step import backward, make_view
 
     model, recipe = tiny_hybrid(), tiny_recipe()
-    view = make_view(next(batches(tiny_store(), 32, 1)), torch.device("cpu"), "reset")
+    view = first_view()
     for name in ("stage1", "stage2"):
         stage = enter_stage(model, name, recipe)
         backward(model, [view], stage, lambda parts, view: None)
@@ -89,6 +104,46 @@ def test_every_trained_tensor_gets_a_gradient():
         assert [n for n in silent if ".lora_A" not in n] == []  # lora_B is zero at the start
         for parameter in model.parameters():
             parameter.grad = None
+
+
+def gradients(recipe, view, name="stage1"):
+    """Losses of a fresh hybrid and the gradients of its memory."""
+    model = tiny_hybrid().double()
+    stage = enter_stage(model, name, recipe)
+    losses = backward(model, [view], stage, lambda parts, view: None)
+    return losses, {name: p.grad for name, p in model.memory_parameters().items()}
+
+
+def first_view(**options):
+    return make_view(next(batches(tiny_store(), 64, 2, **options)), torch.device("cpu"), "reset")
+
+
+def test_recomputed_activations_change_nothing():
+    plain, again = (gradients(tiny_recipe(checkpoint=flag), first_view()) for flag in (False, True))
+    assert plain[0] == pytest.approx(again[0], rel=1e-12)
+    for name, grad in plain[1].items():
+        torch.testing.assert_close(grad, again[1][name], msg=name)
+
+
+def test_detach_cuts_gradients_and_nothing_else():
+    view = make_view(next(batches(tiny_store(), 64, 2)), torch.device("cpu"), "carry")
+    whole, cut = (gradients(tiny_recipe(detach=n), view) for n in (0, 1))
+    assert whole[0] == cut[0]
+    start = "backbone.model.layers.0.self_attn.writers.head.memory.w0"
+    assert not torch.allclose(whole[1][start], cut[1][start])
+
+
+def test_packed_documents_equal_padded_ones():
+    """The same two documents in one row, and each in a row of its own with padding on either side."""
+    model = tiny_hybrid().double()
+    stage = enter_stage(model, "stage1", tiny_recipe())
+    a, b = torch.randint(0, 256, (1, 40)), torch.randint(0, 256, (1, 23))
+    starts = torch.zeros(1, 63, dtype=torch.bool)
+    starts[0, [0, 40]] = True
+    packed = View(torch.cat([a, b], 1), torch.ones(1, 63, dtype=torch.bool), starts)
+    padded_ids = torch.cat([a, torch.nn.functional.pad(b, (9, 8))])
+    mask = torch.cat([torch.ones(1, 40), torch.nn.functional.pad(torch.ones(1, 23), (9, 8))]).bool()
+    assert evaluate(model, [packed], stage) == pytest.approx(evaluate(model, [View(padded_ids, mask)], stage), rel=1e-9)
 
 
 def test_mse_falls_in_stage1(tmp_path):

@@ -8,7 +8,7 @@ Shapes: B rows, T tokens, D model width, V vocabulary, N counted pairs, A layers
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -25,16 +25,25 @@ class View:
     mask: Tensor  # [B, T] True where a token counts
     starts: Tensor | None = None  # [B, T] True at the first token of a document
     hidden: Tensor | None = None  # [B, T, D] student
-    outputs: dict[int, Tensor] | None = None  # layer -> [B, T, Hq * d] student, before o_proj
-    teacher: dict[int, Tensor] | None = None  # the same of the teacher
+    outputs: dict[int, Tensor] = field(default_factory=dict)  # layer -> [B, T, Hq * d] student, before o_proj
+    teacher: dict[int, Tensor] = field(default_factory=dict)  # the same of the teacher
+
+    def release(self) -> None:
+        """Let go of everything that was computed from the batch."""
+        self.hidden, self.outputs, self.teacher = None, {}, {}
 
 
 class Term(Protocol):
     """One loss: `value = mean(sums / totals)`, both added over the batches of a step."""
 
-    name: str
-    weight: float
-    needs_teacher: bool
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def weight(self) -> float: ...
+
+    @property
+    def needs_teacher(self) -> bool: ...
 
     def totals(self, view: View) -> Tensor: ...
 
@@ -68,11 +77,13 @@ class _LinearCrossEntropy(torch.autograd.Function):
         for start in range(0, len(hidden), rows):
             part, wanted = hidden[start : start + rows], targets[start : start + rows]
             logits = (part @ weight.T).to(total.dtype)  # [rows, V]
-            normaliser = logits.logsumexp(-1, keepdim=True)
-            total += (normaliser.squeeze(-1) - logits.gather(1, wanted[:, None]).squeeze(-1)).sum()
+            logits -= logits.amax(-1, keepdim=True)
+            right = logits.gather(1, wanted[:, None])
+            normaliser = logits.exp_().sum(-1, keepdim=True)
+            total += (normaliser.log() - right).sum()
             if not (needs_hidden or needs_weight):
                 continue
-            slope = logits.sub_(normaliser).exp_()
+            slope = logits.div_(normaliser)
             slope[torch.arange(len(part), device=part.device), wanted] -= 1
             if grad_hidden is not None:
                 grad_hidden[start : start + rows] = slope.to(weight.dtype) @ weight
@@ -111,7 +122,7 @@ def linear_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor, elemen
 class CrossEntropy:
     """Next-token cross-entropy of the student, in nats a token."""
 
-    head: torch.nn.Module
+    head: torch.nn.Linear
     weight: float = 1.0
     name: str = "ce"
     needs_teacher: bool = False
@@ -122,8 +133,8 @@ class CrossEntropy:
 
     def sums(self, view: View) -> Tensor:
         source, targets = next_token_pairs(view.input_ids, view.mask, view.starts)
-        hidden = view.hidden.flatten(0, 1)[source]
-        return linear_cross_entropy(hidden, self.head.weight, targets)[None]
+        assert view.hidden is not None, "the student has not run"
+        return linear_cross_entropy(view.hidden.flatten(0, 1)[source], self.head.weight, targets)[None]
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import psutil
 from rich.table import Table
 from torch import nn
 
@@ -94,29 +94,32 @@ def lora_count(model: Any, lora: LoraSettings) -> int:
 
 
 def estimate(model: Any, recipe: Recipe, trained: int) -> dict[str, int]:
-    """Bytes by part at the peak of a step. Measured peaks lie within a third of the sum."""
+    """Bytes by part at the peak of a step, beside what the program itself takes; right within about a third."""
     shape, size = model.shape, next(model.backbone.parameters()).element_size()
     tokens = recipe.data.length * recipe.data.batch
     weights = sum({id(p): p.numel() * p.element_size() for p in model.parameters()}.values())
-    layers = 1 if recipe.checkpoint else shape.layers
-    kept = tokens * shape.hidden * size * shape.layers * recipe.checkpoint
+    transfer = bool(recipe.stage1.steps and recipe.stage1.w_mse)
+    one_layer = tokens * _numbers_per_token(model, shape, transfer) * size
+    inputs = tokens * shape.hidden * size * shape.layers
     teacher = len(changed_layers(model.plan)) * tokens * shape.query_heads * shape.head_dim * size
     return {
         "weights": weights,
         "gradients": 4 * trained,
         "optimizer": 8 * trained,
-        "activations": layers * tokens * _floats_per_token(model, shape) * size + kept,
+        "activations": one_layer + inputs if recipe.checkpoint else one_layer * shape.layers,
         "states kept for the backward pass": _chunk_states(model, recipe),
-        "teacher's outputs": teacher * recipe.data.accumulate if recipe.stage1.steps and recipe.stage1.w_mse else 0,
-        "logits of one chunk": 2 * 4 * min(CHUNK_ELEMENTS, tokens * shape.vocab),
+        "teacher's outputs": teacher * recipe.data.accumulate if transfer else 0,
+        "logits of one chunk": 4 * min(CHUNK_ELEMENTS, tokens * shape.vocab),
     }
 
 
-def _floats_per_token(model: Any, shape: ModelShape) -> int:
-    """Numbers that one layer keeps per token: norms, projections with and without RoPE, attention, the MLP."""
+def _numbers_per_token(model: Any, shape: ModelShape, transfer: bool) -> int:
+    """What one layer keeps of a token: norms, projections, the MLP, blocks of the window, the transfer loss."""
     inner = getattr(model.backbone.config, "intermediate_size", 4 * shape.hidden)
-    heads = shape.head_dim * (3 * shape.query_heads + 4 * shape.kv_heads)
-    return 6 * shape.hidden + heads + 4 * inner
+    width = shape.query_heads * shape.head_dim
+    projections = 3 * width + 4 * shape.kv_heads * shape.head_dim
+    blocks = 4 * width if changed_layers(model.plan) else 0
+    return 6 * shape.hidden + 4 * inner + projections + blocks + 3 * width * transfer
 
 
 def _chunk_states(model: Any, recipe: Recipe) -> int:
@@ -129,9 +132,6 @@ def _chunk_states(model: Any, recipe: Recipe) -> int:
     return total
 
 
-def available_bytes() -> int | None:
-    """Free memory of this machine in bytes, or None where the system does not say."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
-    except (ValueError, OSError, AttributeError):
-        return None
+def available_bytes() -> int:
+    """Memory in bytes that this machine could still give without swapping."""
+    return int(psutil.virtual_memory().available)

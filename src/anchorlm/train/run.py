@@ -73,7 +73,7 @@ def _print_start(console: Console, recipe: Recipe, plan: Preview) -> None:
     for table in plan.tables():
         console.print(table)
     free = available_bytes()
-    if free is not None and plan.total_bytes > free:
+    if plan.total_bytes > free:
         needed = f"about {plan.total_bytes:,} bytes needed, {free:,} free"
         console.print(f"warning: {needed}; try --set checkpoint=true", **PLAIN)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..convert.adapters import add_lora, has_lora, lora_parameters
 from ..core import UserError
+from ..memory.slot import SlotWriter
 from ..plan import Plan, Reach
 from ..settings import Recipe, StageSettings
 from .groups import Group, freeze_all_but, make_groups
@@ -22,7 +23,6 @@ class Stage:
     settings: StageSettings
     groups: list[Group]
     terms: tuple[Term, ...]
-    plan: Plan
     layers: tuple[int, ...]  # whose attention outputs the terms look at; empty when none does
     checkpoint: bool
 
@@ -47,11 +47,11 @@ def changed_layers(plan: Plan) -> tuple[int, ...]:
     return tuple(i for i, reach in enumerate(plan.layers) if reach != Reach() or plan.reads(i))
 
 
-def training_plan(plan: Plan, detach: int) -> Plan:
-    """The plan with its slots' back-propagation cut to `detach` chunks; 0 leaves the plan's own settings."""
-    if not detach:
-        return plan
-    return replace(plan, slots={name: replace(slot, detach=detach) for name, slot in plan.slots.items()})
+def cut_back_propagation(model: Any, chunks: int) -> None:
+    """Let gradients flow through at most this many chunks of each slot; 0 leaves what the plan says."""
+    for module in model.modules():
+        if chunks and isinstance(module, SlotWriter):
+            module.slot = replace(module.slot, detach=chunks)
 
 
 def enter_stage(model: Any, name: str, recipe: Recipe) -> Stage:
@@ -63,9 +63,10 @@ def enter_stage(model: Any, name: str, recipe: Recipe) -> Stage:
     adapters = lora_parameters(model) if name == "stage2" else {}
     groups = make_groups(dict(model.memory_parameters()), adapters, settings)
     freeze_all_but(model, groups, name)
+    cut_back_propagation(model, recipe.detach)
     terms = _terms(model, name, recipe)
     layers = changed_layers(model.plan) if any(term.needs_teacher for term in terms) else ()
-    return Stage(name, settings, groups, terms, training_plan(model.plan, recipe.detach), layers, recipe.checkpoint)
+    return Stage(name, settings, groups, terms, layers, recipe.checkpoint)
 
 
 def _terms(model: Any, name: str, recipe: Recipe) -> tuple[Term, ...]:

@@ -37,7 +37,7 @@ def backward(model: Any, views: Sequence[View], stage: Stage, check: Check) -> d
         sum(term.weight * parts[term.name] for term in stage.terms).backward()
         for name, part in parts.items():
             losses[name] += float(part.detach())
-        view.hidden = view.outputs = view.teacher = None
+        view.release()
     return losses
 
 
@@ -48,11 +48,12 @@ def evaluate(model: Any, views: Sequence[View], stage: Stage) -> dict[str, float
     totals: dict[str, Tensor] = {}
     for view in views:
         for name, value in _totals(model, [view], stage).items():
-            totals[name] = totals.get(name, 0) + value
+            totals[name] = totals[name] + value if name in totals else value
         _study(model, view, stage)
         for term in stage.terms:
-            sums[term.name] = sums.get(term.name, 0) + term.sums(view)
-        view.hidden = view.outputs = view.teacher = None
+            value = term.sums(view)
+            sums[term.name] = sums[term.name] + value if term.name in sums else value
+        view.release()
     return {name: float(ratio(sums[name], totals[name])) for name in sums}
 
 
@@ -60,7 +61,7 @@ def _totals(model: Any, views: Sequence[View], stage: Stage) -> dict[str, Tensor
     for view in views:
         if stage.layers:
             _teach(model, view, stage)
-    return {term.name: sum(term.totals(view) for view in views) for term in stage.terms}
+    return {term.name: torch.stack([term.totals(view) for view in views]).sum(0) for term in stage.terms}
 
 
 @torch.no_grad()
@@ -88,8 +89,7 @@ def _study(model: Any, view: View, stage: Stage) -> None:
         view.input_ids,
         attention_mask=view.mask,
         document_starts=view.starts,
-        plan=stage.plan,
         captures=captures,
         checkpoint=stage.checkpoint,
     )
-    view.outputs = captures.outputs if captures else None
+    view.outputs = captures.outputs if captures else {}
