@@ -1,0 +1,135 @@
+"""One self-contained page from the JSON files of runs: no network, no script, readable when printed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+from markupsafe import Markup
+
+from anchorlm.core import UserError, atomic_file
+from anchorlm.report import plots
+
+SECTIONS = ("plan", "eval", "reading", "bench", "text", "limits", "commands")
+
+
+def write_report(run_dirs: str | Path | Iterable[str | Path], out_html: str | Path, title: str = "anchorlm") -> Path:
+    """Write a page of everything known in the folders' JSON files; returns its path.
+
+    A file's "kind" says what it holds: plan (as `info --json` prints it), eval, bench, reading, text, commands,
+    limits; files of other kinds are left out. Raises UserError for a missing folder, damaged JSON, or nothing known.
+    """
+    found = collect(run_dirs)
+    if not any(found.values()):
+        raise UserError(f"report: no result file in {_names(run_dirs)}; run eval or quickstart with -o first")
+    page = render(found, title)
+    out = Path(out_html)
+    with atomic_file(out) as file:
+        file.write(page)
+    return out
+
+
+def collect(run_dirs: str | Path | Iterable[str | Path]) -> dict[str, list[dict[str, Any]]]:
+    """Contents of the folders' JSON files by kind, in order of file name."""
+    found: dict[str, list[dict[str, Any]]] = {kind: [] for kind in SECTIONS}
+    for folder in _paths(run_dirs):
+        if not folder.is_dir():
+            raise UserError(f"report: folder {folder} does not exist")
+        for path in sorted(folder.glob("*.json")):
+            content = _read(path)
+            kind = _kind(content)
+            if kind in found:
+                found[kind].append(content)
+    return found
+
+
+def _paths(run_dirs: str | Path | Iterable[str | Path]) -> list[Path]:
+    return [Path(run_dirs)] if isinstance(run_dirs, str | Path) else [Path(folder) for folder in run_dirs]
+
+
+def _names(run_dirs: str | Path | Iterable[str | Path]) -> str:
+    return ", ".join(map(str, _paths(run_dirs))) or "no folder"
+
+
+def _read(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        raise UserError(f"report: {path} is not readable JSON") from None
+
+
+def _kind(content: Any) -> str | None:
+    if not isinstance(content, dict):
+        return None
+    return content.get("kind") or ("plan" if {"layers", "state_bytes", "plan"} <= set(content) else None)
+
+
+def render(found: dict[str, list[dict[str, Any]]], title: str) -> str:
+    """The page's HTML."""
+    environment = Environment(
+        loader=PackageLoader("anchorlm.report", "."),
+        autoescape=select_autoescape(default=True),
+        undefined=StrictUndefined,
+    )
+    environment.filters |= {"count": lambda n: f"{n:,}", "bytes": human_bytes, "figure": _figure, "span": _span}
+    return environment.get_template("page.html").render(
+        title=title,
+        plans=found["plan"],
+        perplexities=[(r, _draw(plots.perplexity_bars, r)) for r in found["eval"] if r["suite"] == "ppl"],
+        needles=[(r, _maps(r)) for r in found["eval"] if r["suite"] == "niah"],
+        readings=[(r, _draw(plots.reading, r)) for r in found["reading"]],
+        benches=[(r, _bench_figures(r)) for r in found["bench"]],
+        texts=found["text"],
+        limits=[line for r in found["limits"] for line in r["lines"]],
+        commands=[line for r in found["commands"] for line in r["lines"]],
+        environments=_environments(found),
+    )
+
+
+def _draw(plot: Callable[[Any], str], result: Any) -> Markup:
+    return Markup(plot(result))
+
+
+def _maps(result: dict[str, Any]) -> list[tuple[dict[str, Any], Markup]]:
+    return [(row, Markup(plots.needle_map(row))) for row in result["rows"] if row["value"] is not None]
+
+
+def _bench_figures(bench: dict[str, Any]) -> list[tuple[str, Markup]]:
+    chosen = [
+        ("Bytes of state after reading", plots.state_against_length),
+        ("Time for one more token (median, 10 % to 90 %)", plots.decode_against_length),
+        ("Reading speed", plots.prefill_against_length),
+    ]
+    if any(row.get("peak_bytes") for row in bench["rows"]):
+        chosen.append(("Peak memory", plots.peak_against_length))
+    return [(caption, _draw(plot, bench)) for caption, plot in chosen]
+
+
+def _environments(found: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Each distinct environment once, its time left out."""
+    seen: dict[str, dict[str, Any]] = {}
+    for kind in ("eval", "bench", "reading"):
+        for result in found[kind]:
+            facts = {k: v for k, v in (result.get("environment") or {}).items() if k != "time" and v is not None}
+            if facts:
+                seen[json.dumps(facts, sort_keys=True)] = facts
+    return list(seen.values())
+
+
+def human_bytes(size: float) -> str:
+    """12,582,912 -> "12.58 MB" (decimal units)."""
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
+        if size >= scale:
+            return f"{size / scale:.2f} {unit}"
+    return f"{size:.0f} bytes"
+
+
+def _figure(value: float | None, digits: int = 2) -> str:
+    return "-" if value is None else f"{value:,.{digits}f}"
+
+
+def _span(interval: list[float] | None, digits: int = 2) -> str:
+    return "-" if interval is None else f"{interval[0]:,.{digits}f} to {interval[1]:,.{digits}f}"

@@ -1,0 +1,100 @@
+"""The report: every section from its file, self-contained, escaped, and clear errors."""
+
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from anchorlm.bench import measure
+from anchorlm.core import UserError
+from anchorlm.eval import run_eval
+from anchorlm.report import write_report
+from small import char_tokenizer, tiny_llama
+
+TEXT = "A quiet morning. The boats went out. Nobody spoke of the storm. " * 60
+PLAN = {
+    "source": "tiny",
+    "layers": [{"layers": "0-1", "attention": "window 16 + 4 sinks", "writes": "head", "reads": "head"}],
+    "slots": [{"slot": "head", "rule": "swiglu-ttt", "bytes": 1536}],
+    "state_bytes": {"fast weights": 1536, "momentum": 0, "window ring": 4096},
+    "plan": {},
+}
+
+
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run")
+    (folder / "book.txt").write_text(TEXT)
+    models = {"tiny": tiny_llama(), "teacher <b>": tiny_llama(max_positions=100)}
+    options = {"name": "tiny", "limit": 5, "out": folder, "cache_dir": folder / "cache", "window": 16}
+    teacher = {name: models[name] for name in ["teacher <b>"]}
+    run_eval(models["tiny"], char_tokenizer(), "ppl,niah", folder / "book.txt", 200, versus=teacher, **options)
+    bench = measure(models, [16, 64], 3, rounds=1)
+    for row in bench["rows"]:
+        row["peak_bytes"] = 1_000_000 + row["length"]
+    files = {
+        "plan": PLAN,
+        "bench": bench,
+        "reading": {"kind": "reading", "model": "tiny", "text": "a book",
+                    "points": [{"tokens": n, "seconds": n / 100, "state_bytes": 5632} for n in (100, 200, 300)]},
+        "text": {"kind": "text", "title": "What it writes", "prompt": "Once", "text": "<script>alert(1)</script>"},
+        "limits": {"kind": "limits", "lines": ["It does not retrieve facts from far back."]},
+        "commands": {"kind": "commands", "lines": ["anchorlm eval tiny --suite ppl"]},
+        "other": {"kind": "else"},
+        "list": [1],
+    }  # fmt: skip
+    for name, content in files.items():
+        (folder / f"{name}.json").write_text(json.dumps(content))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def page(run_folder):
+    return write_report([run_folder], run_folder / "out" / "report.html", "tiny").read_text()
+
+
+@pytest.mark.parametrize(
+    "expected",
+    ["window 16 + 4 sinks", "1,536", "Perplexity on held-out text", "beyond the 100 positions", "Reading a book",
+     "Facts hidden in the text", "Cost against length", "What it writes", "It does not retrieve", "anchorlm eval tiny",
+     "one more token, ms", "state of one sequence, MB", "torch", "&lt;script&gt;"],
+)  # fmt: skip
+def test_sections(page, expected):
+    assert expected in page
+
+
+def test_self_contained_and_well_formed(page):
+    assert not re.search(r"https?://|//cdn|<script|<link|@import|src=", page)
+    assert page.count("<svg") == 8  # perplexity, one map, reading, four of cost, none for the unmeasured model
+    assert "<metadata" not in page
+    opened = []
+
+    class Parser(HTMLParser):
+        def handle_starttag(self, tag, attrs):
+            if tag not in ("meta", "br", "hr", "img"):
+                opened.append(tag)
+
+        def handle_endtag(self, tag):
+            assert opened.pop() == tag
+
+        def handle_startendtag(self, tag, attrs):
+            pass
+
+    Parser().feed(page)
+    assert not opened
+
+
+def test_clip_paths_resolve_inside_the_page(page):
+    assert set(re.findall(r"url\(#([^)]+)\)", page)) <= set(re.findall(r'id="([^"]+)"', page))
+
+
+def test_bad_input(tmp_path):
+    with pytest.raises(UserError, match="does not exist"):
+        write_report(tmp_path / "missing", tmp_path / "r.html")
+    with pytest.raises(UserError, match="no result file"):
+        write_report(tmp_path, tmp_path / "r.html")
+    (tmp_path / "a.json").write_text("{")
+    with pytest.raises(UserError, match=r"a\.json is not readable JSON"):
+        write_report(tmp_path, tmp_path / "r.html")
+    assert not (tmp_path / "r.html").exists()
