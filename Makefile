@@ -42,7 +42,7 @@ lock: install ## write requirements.lock from what .venv holds
 	$(BIN)/python tools/lock.py
 
 surface: install ## accept a changed public surface (names, flags, keys)
-	$(BIN)/python -m tests.test_surface
+	$(BIN)/python tests/test_surface.py
 
 clean: ## remove what the tools wrote, keep .venv
 	rm -rf site build dist .pytest_cache .ruff_cache .hypothesis
