@@ -53,7 +53,7 @@ def recipe_keys():
 def test_the_surface_is_the_frozen_one():
     frozen = json.loads(FROZEN.read_text())
     assert surface() == frozen, (
-        "the public surface changed; if on purpose, run `make surface` and note it in CHANGELOG.md"
+        "the public surface changed; if on purpose, run `make surface`"
     )
 
 
