@@ -18,7 +18,7 @@ from anchorlm.bench.memory import peak_memory
 from anchorlm.convert.attach import convert
 from anchorlm.convert.bases import load_base
 from anchorlm.convert.load import load
-from anchorlm.core import UserError
+from anchorlm.core import UserError, seed_all
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,8 @@ class ModelSpec:
     device: str = "cpu"
 
     def open(self) -> tuple[Any, Any]:
-        """(model in eval mode, tokenizer)."""
+        """(model in eval mode, tokenizer); new memory parameters are the same each time."""
+        seed_all(0)
         if self.plan is None:
             return load(self.source, self.dtype, self.device)
         base = load_base(self.source, dtype=self.dtype, device=self.device)

@@ -12,6 +12,8 @@ import torch
 
 from anchorlm.core import atomic_file
 
+FORMAT = 1  # raise it whenever a suite would give other figures for the same model and text
+
 
 class Parts:
     """Finished parts in `folder` (or only in this process when it is None), each under everything that fixes it."""
@@ -23,14 +25,14 @@ class Parts:
         """The stored value of `key`, or that of `compute()`, stored once complete. Both must be JSON-able."""
         if self.folder is None:
             return compute()
-        text = json.dumps(key, sort_keys=True)
+        text = json.dumps(key | {"format": FORMAT}, sort_keys=True)
         path = self.folder / f"{hashlib.sha256(text.encode()).hexdigest()[:24]}.json"
         stored = _read(path)
         if stored is not None and stored.get("key") == json.loads(text):
             return stored["value"]
         value = compute()
         with atomic_file(path) as file:
-            json.dump({"key": key, "value": value}, file)
+            json.dump({"key": json.loads(text), "value": value}, file)
         return value
 
 
