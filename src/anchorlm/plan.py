@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
+from torch import nn
+
 from .core import UserError, suggest
 from .rules import RULES, RuleOptions
 
@@ -20,16 +22,23 @@ HEADS = ("q", "kv")
 ROPES = ("none", "absolute", "chunk")
 ACTIVATIONS = ("identity", "silu")
 
+_NAMES_TAKEN = nn.ModuleDict()  # a slot's weights live in one under the slot's name
+
 
 def _strict(cls: type, values: Mapping[str, Any], where: str) -> dict[str, Any]:
     """The mapping as keyword arguments of a dataclass; an unknown key is an error that suggests a known one."""
-    if not isinstance(values, Mapping):
-        raise UserError(f"{where} is {values!r}; it must be a mapping")
+    _mapping(values, where)
     allowed = {f.name for f in fields(cls)}
     for key in values:
         if key not in allowed:
             raise UserError(f"{where} has an unknown key {key!r}; {suggest(str(key), allowed)}")
     return dict(values)
+
+
+def _mapping(values: Any, where: str) -> Mapping[Any, Any]:
+    if not isinstance(values, Mapping):
+        raise UserError(f"{where} is {values!r}; it must be a mapping")
+    return values
 
 
 def _whole(value: Any, least: int, where: str) -> None:
@@ -191,6 +200,8 @@ class Plan:
         for name, slot in self.slots.items():
             if not isinstance(name, str) or not name.isidentifier():
                 raise UserError(f"slot name {name!r} is not allowed; use letters, digits and _, starting with a letter")
+            if hasattr(_NAMES_TAKEN, name):
+                raise UserError(f"slot name {name!r} is taken by torch modules; choose another, such as {name + '_slot'!r}")
             slot.check(f"slots.{name}", shape)
             self._check_gap(name, slot)
         return self
@@ -235,18 +246,29 @@ class Plan:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], num_layers: int) -> Plan:
         """Read the stored or the short form. Raises UserError for unknown keys and layers out of range."""
+        _mapping(values, "the plan")
         for key in values:
             if key not in ("attention", "layers", "slots"):
                 raise UserError(f"the plan has an unknown key {key!r}; {suggest(str(key), ['attention', 'layers', 'slots'])}")
         reach = Reach(**_strict(Reach, values.get("attention") or {}, "attention"))
-        reaches = [reach] * num_layers
-        for key, entry in (values.get("layers") or {}).items():
-            for index in layer_range(str(key), num_layers, "layers"):
-                reaches[index] = Reach(**_strict(Reach, entry, f"layers.{key}"))
-        slots = values.get("slots") or {}
-        if not isinstance(slots, Mapping):
-            raise UserError(f"slots is {slots!r}; it must map a name to a slot")
-        return cls(tuple(reaches), {str(name): _slot(str(name), entry, num_layers) for name, entry in slots.items()})
+        named = _named_layers(_mapping(values.get("layers") or {}, "layers"), num_layers)
+        slots = _mapping(values.get("slots") or {}, "slots")
+        return cls(
+            tuple(named.get(i, reach) for i in range(num_layers)),
+            {str(name): _slot(str(name), entry, num_layers) for name, entry in slots.items()},
+        )
+
+
+def _named_layers(entries: Mapping[Any, Any], num_layers: int) -> dict[int, Reach]:
+    """The reach of each layer that `layers` names; naming one twice is an error, whatever the two say."""
+    named: dict[int, Reach] = {}
+    for key, entry in entries.items():
+        reach = Reach(**_strict(Reach, entry, f"layers.{key}"))
+        for index in layer_range(str(key), num_layers, "layers"):
+            if index in named:
+                raise UserError(f"layers.{key} names layer {index} again; name each layer once")
+            named[index] = reach
+    return named
 
 
 def layer_range(text: str, num_layers: int, where: str) -> list[int]:

@@ -102,9 +102,18 @@ class ModelState:
     def clone(self) -> ModelState:
         return self.map(torch.Tensor.clone)
 
+    def compact(self) -> ModelState:
+        """The same state without the blocks it was cut from: a slice keeps all of the tensor behind it alive."""
+        return self.map(_own)
+
     def with_positions(self, position: Tensor) -> ModelState:
         return replace(self, position=position)
 
 
 def _apply(function: Mapper, tensor: Tensor | None) -> Tensor | None:
     return None if tensor is None else function(tensor)
+
+
+def _own(tensor: Tensor) -> Tensor:
+    """The tensor, copied only when its memory is well above its size; a ring that moves by one token is not."""
+    return tensor.clone() if tensor.untyped_storage().nbytes() > 1.25 * tensor.nbytes else tensor

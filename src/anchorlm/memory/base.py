@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, ClassVar
 
 import torch
@@ -77,5 +78,4 @@ def affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def inverse_softplus(value: float) -> float:
-    tensor = torch.tensor(value, dtype=torch.float64)
-    return float(tensor + torch.log(-torch.expm1(-tensor)))
+    return value + math.log(-math.expm1(-value))
