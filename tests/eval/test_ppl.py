@@ -47,7 +47,12 @@ def test_every_token_is_scored_once_and_pieces_do_not_cross_documents():
     store = store_of(TEXT[:150], TEXT[:70])
     assert [len(p) for p in cut(store, 64, tails=True)] == [64, 64, 22, 64, 6]
     assert [len(p) for p in cut(store, 64)] == [64, 64, 64]
-    assert len(cut(store, 64, limit=2)) == 2
+    whole = cut(store_of(TEXT), 16)
+    assert [p.tolist() for p in cut(store_of(TEXT), 16, limit=2)] == [
+        whole[0].tolist(),
+        whole[len(whole) // 2].tolist(),
+    ]
+    assert len(cut(store_of(TEXT), 16, limit=1000)) == len(whole)
 
 
 def test_bos_leads_each_piece_once_and_is_not_scored():

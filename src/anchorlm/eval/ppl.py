@@ -20,25 +20,31 @@ GROUPS = ("all", "first_half", "second_half", "cross_window")
 def cut(store: TokenStore, context: int, limit: int | None = None, tails: bool = False) -> list[np.ndarray]:
     """Pieces of `context` tokens, none across two documents, each led by the tokenizer's bos if it has one.
 
-    A document's rest shorter than `context` is left out unless `tails`. `limit` keeps the first pieces.
-    Raises UserError when no piece is long enough.
+    A document's rest shorter than `context` is left out unless `tails`. `limit` keeps that many, spread evenly over
+    the whole text. Raises UserError when no piece is long enough.
     """
     if context < 2:
         raise UserError(f"context is {context}; perplexity needs at least 2 tokens")
     head = [] if store.bos is None else [store.bos]
-    body, pieces = context - len(head), []
-    for index in range(len(store)):
-        ids = store.document(index)
-        for begin in range(0, len(ids), body):
-            piece = ids[begin : begin + body]
-            if len(piece) == body or (tails and len(head) + len(piece) >= 2):
-                pieces.append(np.concatenate([head, piece]).astype(np.int64))
-            if limit and len(pieces) == limit:
-                return pieces
-    if not pieces:
+    body = context - len(head)
+    spans = _spans(store, body, body if not tails else 2 - len(head))
+    if not spans:
         longest = int(np.diff(store.offsets).max()) - (store.eos is not None)
         raise UserError(f"data: the longest document has {longest} tokens; context {context} needs at least {body}")
-    return pieces
+    if limit and limit < len(spans):
+        spans = [spans[i * len(spans) // limit] for i in range(limit)]
+    return [np.concatenate([head, store.tokens[begin:stop]]).astype(np.int64) for begin, stop in spans]
+
+
+def _spans(store: TokenStore, body: int, least: int) -> list[tuple[int, int]]:
+    """Begin and end in the stream of every piece of `body` tokens, or of at least `least` at a document's end."""
+    ends = store.offsets[1:] - (store.eos is not None)
+    return [
+        (begin, min(begin + body, stop))
+        for start, stop in zip(store.offsets[:-1].tolist(), ends.tolist(), strict=True)
+        for begin in range(start, stop, body)
+        if min(begin + body, stop) - begin >= least
+    ]
 
 
 def cross_window(ids: np.ndarray, window: int) -> np.ndarray:
