@@ -249,6 +249,13 @@ def test_damaged_weights_are_named(tmp_path):
         go(tmp_path / "run", model)
 
 
+def test_bf16_weights_keep_memory_and_adapters_in_fp32(tmp_path, base):
+    model = go(tmp_path / "run", convert(base, Plan.from_dict(PLAN, 4)), tiny_recipe(dtype="bfloat16"))
+    listed = json.loads((tmp_path / "run" / "trainable-stage2.json").read_text())
+    for name, parameter in model.named_parameters():
+        assert parameter.dtype == (torch.float32 if name in listed else torch.bfloat16), name
+
+
 def test_too_short_a_text(tmp_path):
     with pytest.raises(UserError, match="need at least 4096"):
         go(tmp_path / "run", store=tiny_store(documents=2), recipe=tiny_recipe(data={"length": 4096}))

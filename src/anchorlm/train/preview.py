@@ -52,9 +52,9 @@ class Preview:
             rate = "frozen" if row.lr is None else f"{row.lr:g}"
             trains.add_row(row.stage, row.group, f"{row.count:,}", rate, row.why)
         yield trains
-        needs = Table("memory", "estimated bytes", title="memory needed")
+        needs = Table("memory", "estimated bytes", "MB", title="memory needed")
         for part, size in [*self.memory.items(), ("total", self.total_bytes)]:
-            needs.add_row(part, f"{size:,}")
+            needs.add_row(part, f"{size:,}", f"{size / 1e6:,.1f}")
         yield needs
 
 
@@ -94,32 +94,32 @@ def lora_count(model: Any, lora: LoraSettings) -> int:
 
 
 def estimate(model: Any, recipe: Recipe, trained: int) -> dict[str, int]:
-    """Bytes by part at the peak of a step, beside what the program itself takes; right within about a third."""
+    """Bytes by part at the peak of a step, beside the program itself and what its allocator holds in reserve."""
     shape, size = model.shape, next(model.backbone.parameters()).element_size()
     tokens = recipe.data.length * recipe.data.batch
     weights = sum({id(p): p.numel() * p.element_size() for p in model.parameters()}.values())
     transfer = bool(recipe.stage1.steps and recipe.stage1.w_mse)
-    one_layer = tokens * _numbers_per_token(model, shape, transfer) * size
-    inputs = tokens * shape.hidden * size * shape.layers
-    teacher = len(changed_layers(model.plan)) * tokens * shape.query_heads * shape.head_dim * size
+    one_layer = tokens * _numbers_per_token(model, shape) * size
+    between = tokens * (shape.hidden + 2 * shape.kv_heads * shape.head_dim) * size * shape.layers
+    outputs = len(changed_layers(model.plan)) * tokens * shape.query_heads * shape.head_dim * size * transfer
     return {
         "weights": weights,
         "gradients": 4 * trained,
         "optimizer": 8 * trained,
-        "activations": one_layer + inputs if recipe.checkpoint else one_layer * shape.layers,
+        "activations": one_layer + between if recipe.checkpoint else one_layer * shape.layers,
         "states kept for the backward pass": _chunk_states(model, recipe),
-        "teacher's outputs": teacher * recipe.data.accumulate if transfer else 0,
+        "outputs of teacher and student": outputs * (recipe.data.accumulate + 3),
         "logits of one chunk": 4 * min(CHUNK_ELEMENTS, tokens * shape.vocab),
     }
 
 
-def _numbers_per_token(model: Any, shape: ModelShape, transfer: bool) -> int:
-    """What one layer keeps of a token: norms, projections, the MLP, blocks of the window, the transfer loss."""
+def _numbers_per_token(model: Any, shape: ModelShape) -> int:
+    """What one layer keeps of a token: norms, projections, the MLP, blocks of the window."""
     inner = getattr(model.backbone.config, "intermediate_size", 4 * shape.hidden)
     width = shape.query_heads * shape.head_dim
     projections = 3 * width + 4 * shape.kv_heads * shape.head_dim
     blocks = 4 * width if changed_layers(model.plan) else 0
-    return 6 * shape.hidden + 4 * inner + projections + blocks + 3 * width * transfer
+    return 6 * shape.hidden + 4 * inner + projections + blocks
 
 
 def _chunk_states(model: Any, recipe: Recipe) -> int:

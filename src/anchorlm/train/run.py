@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -22,11 +22,12 @@ from .folder import check_identity, find_checkpoint, identity, publish, write_st
 from .loop import Run, run_stages
 from .losses import View
 from .preview import Preview, available_bytes, preview
-from .sinks import open_sinks, read_metrics
+from .sinks import check_sinks, open_sinks, read_metrics
 from .stages import active_stages
 from .step import make_view
 
 PLAIN: dict[str, Any] = {"highlight": False, "markup": False, "soft_wrap": True}
+UNFINISHED = ".model"
 Data = TokenStore | str | Path | Iterable[str | Path]
 
 
@@ -51,6 +52,7 @@ def train(
     Raises UserError for wrong input and TrainingError when a loss or gradient is not finite.
     """
     console, out = console or Console(), Path(out)
+    check_sinks(recipe.log)
     plan = preview(model, recipe)
     _print_start(console, recipe, plan)
     if dry_run:
@@ -130,12 +132,13 @@ def _run(run: Run, console: Console) -> None:
 def _finish(run: Run, tokenizer: Any, console: Console) -> None:
     """Write the model's files into the run's folder, once."""
     if not (run.out / "config.json").is_file():
-        temporary = run.out / ".model"
-        shutil.rmtree(temporary, ignore_errors=True)
+        temporary = run.out / UNFINISHED / run.out.resolve().name  # its last part is the title on the model's card
+        shutil.rmtree(temporary.parent, ignore_errors=True)
         if not getattr(run.model.config, "base", None):
             merge_lora(run.model)
         save(run.model, temporary, tokenizer, run=_record(run))
         publish(temporary, run.out)
+        temporary.parent.rmdir()
     console.print(f"trained {run.position.step} steps, {run.position.tokens:,} tokens; model in {run.out}", **PLAIN)
 
 
@@ -145,7 +148,12 @@ def _record(run: Run) -> dict[str, Any]:
     evaluations = [record for record in metrics if "eval" in record]
     return {
         "recipe": run.recipe.model_dump(mode="json"),
-        "data": {"documents": len(run.store), "names": list(run.store.names)[:100], **run.position.identity["data"]},
+        "data": {"documents": len(run.store), "names": _names(run.store.names), **run.position.identity["data"]},
         "training": {"steps": run.position.step, "tokens": run.position.tokens},
         "metrics": {"last": metrics[-1] if metrics else None, "evaluation": evaluations[-1] if evaluations else None},
     }
+
+
+def _names(names: Sequence[str], shown: int = 30) -> str:
+    rest = len(names) - shown
+    return ", ".join(names[:shown]) + (f" and {rest} more" if rest > 0 else "")

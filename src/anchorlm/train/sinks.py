@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -87,10 +88,8 @@ class Tensorboard:
     """Scalars for TensorBoard, in `path`."""
 
     def __init__(self, path: Path) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            raise UserError("log names tensorboard, which is not installed; install anchorlm[log]") from None
+        from torch.utils.tensorboard import SummaryWriter
+
         self.writer = SummaryWriter(str(path))
 
     def write(self, record: dict[str, Any]) -> None:
@@ -109,6 +108,13 @@ def _scalars(record: dict[str, Any], prefix: str = "") -> list[tuple[str, float]
         elif isinstance(value, (int, float)) and key not in ("step", "stage_step"):
             found.append((prefix + key, float(value)))
     return found
+
+
+def check_sinks(names: Sequence[str]) -> None:
+    """Raise UserError for a log whose library is missing, before anything is written."""
+    for name in names:
+        if importlib.util.find_spec(name) is None:
+            raise UserError(f"log names {name}, which is not installed; install anchorlm[log]")
 
 
 def open_sinks(run: Path, names: Sequence[str], last_step: int, total: int, console: Console) -> list[Sink]:

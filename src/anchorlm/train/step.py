@@ -10,7 +10,8 @@ from torch import Tensor
 
 from ..convert.adapters import lora_disabled
 from ..hf.model import Captures
-from .losses import View, ratio
+from ..plan import Plan
+from .losses import Term, View, ratio
 from .stages import Stage
 
 Check = Callable[[dict[str, Tensor], View], None]
@@ -43,18 +44,27 @@ def backward(model: Any, views: Sequence[View], stage: Stage, check: Check) -> d
 
 @torch.no_grad()
 def evaluate(model: Any, views: Sequence[View], stage: Stage) -> dict[str, float]:
-    """The stage's losses over the views, without gradients."""
-    sums: dict[str, Tensor] = {}
-    totals: dict[str, Tensor] = {}
+    """The stage's losses over the views, and `ce_without_slots`: what is lost when nothing is read from memory."""
+    figures = _means(model, views, stage, stage.terms, model.plan)
+    if model.plan.slots:
+        terms = tuple(term for term in stage.terms if not term.needs_teacher)
+        silent = _means(model, views, stage, terms, model.plan.without_slots())
+        figures |= {f"{name}_without_slots": value for name, value in silent.items()}
+    return figures
+
+
+def _means(model: Any, views: Sequence[View], stage: Stage, terms: Sequence[Term], plan: Plan) -> dict[str, float]:
+    parts: dict[str, list[tuple[Tensor, Tensor]]] = {term.name: [] for term in terms}
     for view in views:
-        for name, value in _totals(model, [view], stage).items():
-            totals[name] = totals[name] + value if name in totals else value
-        _study(model, view, stage)
-        for term in stage.terms:
-            value = term.sums(view)
-            sums[term.name] = sums[term.name] + value if term.name in sums else value
+        if any(term.needs_teacher for term in terms):
+            _teach(model, view, stage)
+        _study(model, view, stage, plan)
+        for term in terms:
+            parts[term.name].append((term.sums(view), term.totals(view)))
         view.release()
-    return {name: float(ratio(sums[name], totals[name])) for name in sums}
+    return {
+        name: float(ratio(*(torch.stack(each).sum(0) for each in zip(*p, strict=True)))) for name, p in parts.items()
+    }
 
 
 def _totals(model: Any, views: Sequence[View], stage: Stage) -> dict[str, Tensor]:
@@ -79,16 +89,17 @@ def _teach(model: Any, view: View, stage: Stage) -> None:
 
 
 def _student(model: Any, view: View, stage: Stage, totals: dict[str, Tensor]) -> dict[str, Tensor]:
-    _study(model, view, stage)
+    _study(model, view, stage, model.plan)
     return {term.name: ratio(term.sums(view), totals[term.name]) for term in stage.terms}
 
 
-def _study(model: Any, view: View, stage: Stage) -> None:
+def _study(model: Any, view: View, stage: Stage, plan: Plan) -> None:
     captures = Captures() if stage.layers else None
     view.hidden = model.hidden(
         view.input_ids,
         attention_mask=view.mask,
         document_starts=view.starts,
+        plan=plan,
         captures=captures,
         checkpoint=stage.checkpoint,
     )
