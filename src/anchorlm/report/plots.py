@@ -76,6 +76,7 @@ def _lines(rows: list[dict], value: str, spread: str | None, label: str, name: s
     _length_axis(axis, [row["length"] for row in rows])
     if log:
         axis.set_yscale("log")
+        axis.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
     else:
         axis.set_ylim(bottom=0)
     axis.set_ylabel(label)
@@ -87,7 +88,7 @@ def _length_axis(axis: Any, lengths: list[int]) -> None:
     ticks = sorted(set(lengths))
     axis.set_xscale("log", base=2)
     axis.set_xticks(ticks)
-    axis.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x / 1024:g}K" if x >= 1024 else f"{x:g}"))
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x / 1024:.3g}K" if x >= 1024 else f"{x:g}"))
     axis.xaxis.set_minor_locator(matplotlib.ticker.NullLocator())
     axis.set_xlabel("tokens read before")
 
@@ -123,6 +124,7 @@ def reading(run: dict[str, Any]) -> str:
     steps = zip([{"tokens": 0, "seconds": 0.0}, *points], points, strict=False)
     speed = [(b["tokens"] - a["tokens"]) / max(b["seconds"] - a["seconds"], 1e-9) for a, b in steps]
     axis.plot(tokens, speed, color=COLOURS[0], label="tokens a second")
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
     axis.set_xlabel("tokens read")
     axis.set_ylabel("tokens a second")
     axis.set_ylim(bottom=0)
@@ -145,7 +147,7 @@ def needle_map(row: dict[str, Any], score: str = "exact") -> str:
     found = {(cell["depth"], cell["length"]): cell.get(score, math.nan) for cell in cells}
     grid = [[found.get((depth, length), math.nan) for length in lengths] for depth in depths]
     figure, axis = _figure(2.2 + 0.8 * len(lengths), 1.4 + 0.34 * len(depths))
-    image = axis.imshow(grid, vmin=0, vmax=1, cmap="RdYlGn", aspect="auto")
+    image = axis.imshow(grid, vmin=0, vmax=1, cmap="YlGnBu", aspect="auto")
     axis.grid(False)
     axis.set_xticks(range(len(lengths)), [f"{length:,}" for length in lengths])
     axis.set_yticks(range(len(depths)), [f"{depth:.0%}" for depth in depths])
@@ -153,6 +155,7 @@ def needle_map(row: dict[str, Any], score: str = "exact") -> str:
     axis.set_ylabel("depth of the fact")
     for y, line in enumerate(grid):
         for x, share in enumerate(line):
-            axis.text(x, y, "n/a" if math.isnan(share) else f"{share:.0%}", ha="center", va="center", fontsize=9)
+            text = "n/a" if math.isnan(share) else f"{share:.0%}"
+            axis.text(x, y, text, ha="center", va="center", fontsize=9, color="white" if share > 0.6 else "black")
     figure.colorbar(image, ax=axis, format=FuncFormatter(lambda v, _: f"{v:.0%}"))
     return svg(figure, f"needles-{row['model']}-{score}")
