@@ -46,7 +46,7 @@ class SwigluOptions(RuleOptions):
     row_norm: "none", "post" (renormalise the rows after each update) or "pre" (carry the unnormalised sum).
     """
 
-    step: float = 0.05
+    step: float = 0.002
     loss: str = "squared"
     ratio: float = 1.0
     key_scale: float = 1.0

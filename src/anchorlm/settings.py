@@ -78,6 +78,7 @@ class Recipe(Strict):
     keep_last: int = Field(2, ge=1)
     checkpoint: bool = False
     detach: int = Field(0, ge=0)
+    calibrate: bool = True
     log: tuple[Literal["tensorboard"], ...] = ()
 
 

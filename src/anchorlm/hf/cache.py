@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from transformers import Cache
 
+from ..describe import PARTS
+from ..plan import Plan
 from ..state import ModelState
 
 
@@ -17,9 +19,9 @@ class StateCache(Cache):
     A recurrent state cannot be rolled back: take a `snapshot` and `restore` it.
     """
 
-    def __init__(self, layers: int):
+    def __init__(self, plan: Plan):
         self.layers, self.layer_class_to_replicate, self.offloading = [], None, False
-        self.num_layers, self.state, self.tokens = layers, None, 0
+        self.plan, self.state, self.tokens = plan, None, 0
 
     state: ModelState | None
     tokens: int
@@ -35,16 +37,20 @@ class StateCache(Cache):
         return -1
 
     def __len__(self) -> int:
-        return self.num_layers
+        return len(self.plan.layers)
 
     def nbytes(self) -> dict[str, int]:
-        """Bytes held, by part: window ring and full attention are counted together as "keys and values"."""
-        total = {"fast weights": 0, "momentum": 0, "chunk buffer": 0, "keys and values": 0, "sinks": 0, "counters": 0}
+        """Bytes held now by all rows, by the parts of `describe.state_bytes` ("full attention" is the whole of it)."""
+        total = dict.fromkeys((*PARTS[:-1], "full attention"), 0)
         if self.state is None:
             return total
         total["counters"] = self.state.position.nbytes
-        for part in [*(a for a in self.state.attention if a is not None), *self.state.slots.values()]:
-            for name, size in part.parts().items():
+        for reach, layer in zip(self.plan.layers, self.state.attention, strict=True):
+            sizes = {"keys and values": 0, "sinks": 0} if layer is None else layer.parts()
+            total["full attention" if reach.kind == "full" else "window ring"] += sizes["keys and values"]
+            total["sinks"] += sizes["sinks"]
+        for slot in self.state.slots.values():
+            for name, size in slot.parts().items():
                 total[name] += size
         return total
 
@@ -104,11 +110,11 @@ class StateCache(Cache):
 
     @property
     def is_sliding(self) -> list[bool]:
-        return [False] * self.num_layers
+        return [False] * len(self)
 
     @property
     def is_linear(self) -> list[bool]:
-        return [False] * self.num_layers
+        return [False] * len(self)
 
     def __repr__(self) -> str:
         return f"StateCache(tokens={self.tokens}, bytes={sum(self.nbytes().values())})"

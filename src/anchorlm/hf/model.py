@@ -12,12 +12,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint as recompute
 from transformers import AutoModelForCausalLM, GenerationMixin, PreTrainedModel
-from transformers.initialization import no_init_weights
+from transformers.initialization import guard_torch_init_functions, no_init_weights
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from ..core import UserError
 from ..memory.base import Memory, StepSize
-from ..memory.slot import Features, ShortConv, Trace
+from ..memory.slot import Features, ShortConv, SlotWriter, Trace
 from ..nn.attention import HybridAttention, LayerCall, Step
 from ..nn.reader import SlotReader
 from ..nn.readmap import LearnedMap
@@ -28,7 +28,7 @@ from . import families
 from .cache import StateCache
 from .config import AnchorConfig
 
-OWN_MODULES = (Memory, StepSize, Features, ShortConv, SlotReader, LearnedMap)
+OWN_MODULES = (Memory, StepSize, Features, ShortConv, SlotWriter, SlotReader, LearnedMap)
 BLOCK = 1024  # tokens that run through all layers at a time when no gradient is needed
 
 
@@ -91,11 +91,16 @@ class AnchorForCausalLM(PreTrainedModel, GenerationMixin):
             return cls.adapter_loader(folder, **kwargs)
         return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
 
-    def _init_weights(self, module: nn.Module) -> None:
-        if isinstance(module, OWN_MODULES):
-            module.reset_parameters()
-        else:
-            super()._init_weights(module)
+    def initialize_weights(self) -> None:
+        """Memory weights that a checkpoint lacks get their documented start; loaded ones are left alone.
+
+        transformers asks the backbone, a model of its own, about every module inside it, so ours are done here.
+        """
+        with torch.no_grad(), guard_torch_init_functions():
+            for module in self.modules():
+                if isinstance(module, OWN_MODULES):
+                    module.reset_parameters()
+        super().initialize_weights()
 
     def get_input_embeddings(self) -> nn.Module:
         return self.backbone.get_input_embeddings()
@@ -114,7 +119,7 @@ class AnchorForCausalLM(PreTrainedModel, GenerationMixin):
         return {n: p for n, p in self.named_parameters() if ".self_attn.writers." in n or ".self_attn.readers." in n}
 
     def new_cache(self) -> StateCache:
-        return StateCache(self.shape.layers)
+        return StateCache(self.plan)
 
     def forward(
         self,
@@ -165,7 +170,11 @@ class AnchorForCausalLM(PreTrainedModel, GenerationMixin):
         more than one state a slot and block exists.
         """
         x = self.get_input_embeddings()(input_ids) if inputs_embeds is None else inputs_embeds
-        mask = _last_columns(attention_mask, x.shape[1], "attention_mask")
+        if x.shape[1] == 0:
+            raise ValueError("the input has no token; at least one is needed")
+        _check_cache(cache)
+        mask = _last_columns(attention_mask, x, "attention_mask")
+        _check_starts(document_starts, x)
         state = cache.state if cache is not None else None
         state = ModelState.empty(x.shape[0], self.shape.layers, x.device) if state is None else state
         if state.rows != x.shape[0]:
@@ -178,7 +187,7 @@ class AnchorForCausalLM(PreTrainedModel, GenerationMixin):
             y, state = self._block(x[:, part], _cut(mask, part), _cut(document_starts, part), state, plan or self.plan, captures, checkpoint)
             outputs.append(y)
         if cache is not None:
-            cache.advance(state, x.shape[1])
+            cache.advance(state.compact(), x.shape[1])
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs, 1)
 
     def _block(
@@ -258,8 +267,7 @@ class AnchorForCausalLM(PreTrainedModel, GenerationMixin):
     def _prepare_cache_for_generation(self, generation_config: Any, model_kwargs: dict, *args: Any) -> None:
         """`generate` asks for its cache here; only our own can hold a recurrent state."""
         given = model_kwargs.get("cache")
-        if given is not None and not isinstance(given, StateCache):
-            raise ValueError(f"cache is a {type(given).__name__}; this model needs the one of model.new_cache()")
+        _check_cache(given)
         if generation_config.cache_implementation not in (None, "dynamic"):
             raise ValueError(
                 f"cache_implementation {generation_config.cache_implementation!r} cannot hold a recurrent state; "
@@ -294,13 +302,24 @@ def _known(options: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if name in HIDDEN_OPTIONS}
 
 
-def _last_columns(mask: Tensor | None, width: int, name: str) -> Tensor | None:
+def _check_cache(cache: Any) -> None:
+    if cache is not None and not isinstance(cache, StateCache):
+        raise ValueError(f"cache is a {type(cache).__name__}; this model needs the one of model.new_cache()")
+
+
+def _last_columns(mask: Tensor | None, x: Tensor, name: str) -> Tensor | None:
     """The columns of a mask that belong to the new tokens; masks of cached generation cover the past too."""
     if mask is None:
         return None
-    if mask.dim() != 2 or mask.shape[1] < width:
-        raise ValueError(f"{name} has shape {tuple(mask.shape)}; it must be [batch, at least {width}]")
+    rows, width = x.shape[:2]
+    if mask.dim() != 2 or mask.shape[0] != rows or mask.shape[1] < width:
+        raise ValueError(f"{name} has shape {tuple(mask.shape)}; it must be [{rows}, at least {width}]")
     return mask[:, -width:]
+
+
+def _check_starts(starts: Tensor | None, x: Tensor) -> None:
+    if starts is not None and starts.shape != x.shape[:2]:
+        raise ValueError(f"document_starts has shape {tuple(starts.shape)}; it must be {tuple(x.shape[:2])}")
 
 
 def _cut(tensor: Tensor | None, part: slice) -> Tensor | None:

@@ -115,9 +115,13 @@ class SlotWriter(nn.Module):
         self.slot, self.groups = slot, shape.kv_heads
         self.heads = shape.query_heads if slot.heads == "q" else shape.kv_heads
         self.keys = Features(slot, self.heads, shape.head_dim)
+        self.value_scale = nn.Parameter(torch.ones(self.heads, 1, 1))
         rule = Memory.rules[slot.rule]
         self.memory = rule(slot.rule_options, self.heads, shape.head_dim, shape.hidden)
         self.conv = ShortConv(slot.conv, 2 * shape.kv_heads * shape.head_dim) if slot.conv else None
+
+    def reset_parameters(self) -> None:
+        nn.init.ones_(self.value_scale)
 
     def forward(
         self, x: Tensor, k: Tensor, v: Tensor, state: SlotState, span: Span, rotary: Rotary, recompute: bool = False
@@ -173,7 +177,7 @@ class SlotWriter(nn.Module):
         k, v = k.repeat_interleave(repeats, 1), v.repeat_interleave(repeats, 1)
         positions = first + torch.arange(begin, begin + size, device=first.device)
         features = self.keys(k, positions, rotary)
-        written = self.memory.write(held, features, v.to(features.dtype), taken)
+        written = self.memory.write(held, features, widen(v) * self.value_scale, taken)
         done = [count > i for count in chunks.commits]
         if all(done):
             return written

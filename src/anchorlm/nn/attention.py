@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 import torch.nn as nn
@@ -22,6 +23,7 @@ class Step:
     """What all layers share in one call. reaches: the plan's, cut to what the teacher's own layer sees.
 
     rotary(positions [B or 1, T]) gives cos and sin [B or 1, T, d]; positions are those of the new tokens.
+    memo holds what layers of equal reach have in common, computed by the first of them.
     """
 
     plan: Plan
@@ -31,6 +33,13 @@ class Step:
     rotary: Callable[[Tensor], tuple[Tensor, Tensor]]
     angles: tuple[Tensor, Tensor]
     recompute: bool = False
+    memo: dict[Hashable, Any] = field(default_factory=dict)
+
+    def shared(self, key: Hashable, compute: Callable[[], Any]) -> Any:
+        """The value of `compute`, computed once in this call."""
+        if key not in self.memo:
+            self.memo[key] = compute()
+        return self.memo[key]
 
 
 @dataclass
@@ -64,7 +73,7 @@ class HybridAttention(nn.Module):
 
     def forward(self, hidden_states: Tensor, call: LayerCall, **_: object) -> tuple[Tensor, None]:
         """[B, T, D] from the layer's normalised input [B, T, D]; state and traces travel in `call`."""
-        q, k, v = self._project(hidden_states)
+        q, k, v = self.project(hidden_states)
         attended = self._attend(q, k, v, call)
         self._write(hidden_states, k, v, call)
         step = call.step
@@ -74,7 +83,7 @@ class HybridAttention(nn.Module):
         call.captured = attended.transpose(1, 2).flatten(2)
         return self.o_proj(call.captured), None
 
-    def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries [B, Hq, T, d], keys and values [B, Hkv, T, d], before RoPE, after the family's own norms."""
         q, k, v = (p(x).unflatten(-1, (-1, self.shape.head_dim)) for p in (self.q_proj, self.k_proj, self.v_proj))
         q = q if self.q_norm is None else self.q_norm(q)
@@ -93,7 +102,12 @@ class HybridAttention(nn.Module):
         size = None if reach.kind == "full" else (reach.window or reach.segment or 1) - 1
         kept = window.keep(keys, values, step.span, size)
         call.new_attention = AttentionState(*kept, *((sinks.keys, sinks.values) if sinks else (None, None)))
-        return window.attend(window.rotate(q, *step.angles), keys, values, reach, step.span, self.scale, sinks)
+        cached = keys.shape[2] - step.span.width
+        plan = None
+        if reach.kind != "full":
+            key = ("bands", reach, cached)
+            plan = step.shared(key, lambda: window.bands(reach, step.span, cached, q.device, q.dtype))
+        return window.attend(window.rotate(q, *step.angles), keys, values, reach, step.span, self.scale, sinks, plan)
 
     def _sinks(self, q: Tensor, rotated: Tensor, v: Tensor, call: LayerCall) -> window.Sinks:
         step, reach, old = call.step, call.step.reaches[call.index], call.attention
@@ -102,7 +116,7 @@ class HybridAttention(nn.Module):
         values = window.keep_sinks(held[1], v, step.span, reach.sinks)
         if max(step.span.end) <= (reach.window or 0):
             return window.Sinks(keys, values, q)
-        angles = step.rotary(window.sink_position(step.positions, reach))
+        angles = step.shared(("sinks", reach), lambda: step.rotary(window.sink_position(step.positions, reach)))
         return window.Sinks(keys, values, window.rotate(q, *angles))
 
     def _write(self, x: Tensor, k: Tensor, v: Tensor, call: LayerCall) -> None:

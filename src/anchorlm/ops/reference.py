@@ -1,41 +1,69 @@
-"""Token-by-token loops that say what each operator means. Slow on purpose; every other path is tested against them."""
+"""Token-by-token loops that say what each operator means. Slow on purpose; every other path is tested against them.
+
+Shapes are those of one row and one head unless said otherwise: T tokens, C tokens of a chunk, d key and value width,
+h hidden width of a SwiGLU memory. All loops carry gradients.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..plan import Reach
 
+Matrices = dict[str, Tensor]
+NAMES = ("w0", "w1", "w2")
 
-def attention(q: Tensor, k: Tensor, v: Tensor, reach: Reach, scale: float, rotary=None) -> Tensor:
-    """One row, one head, token by token. q, k, v: [T, d] before RoPE; rotary(x [d], position) rotates one vector."""
+
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, reach: Reach, scale: float, rotary: Callable[[Tensor, int], Tensor] | None = None
+) -> Tensor:
+    """q, k, v: [T, d] before RoPE; rotary(x [d], position) rotates one vector."""
     turn = rotary or (lambda x, position: x)
     outputs = []
     for t in range(len(q)):
         scores, values = [], []
         for j in range(t + 1):
-            place = _place(t, j, reach)
+            place = place_of_query(t, j, reach)
             if place is not None:
                 scores.append((turn(q[t], place) * turn(k[j], j)).sum() * scale)
                 values.append(v[j])
-        weights = torch.softmax(torch.stack(scores), 0)
-        outputs.append((weights[:, None] * torch.stack(values)).sum(0))
+        outputs.append(_softmax_mean(scores, values, v[t]))
     return torch.stack(outputs)
 
 
-def _place(t: int, j: int, reach: Reach) -> int | None:
-    """The position of query t as key j sees it, or None where it does not see it."""
-    if reach.kind == "full" or (reach.kind == "segment" and j // reach.segment == t // reach.segment):
+def _softmax_mean(scores: list[Tensor], values: list[Tensor], like: Tensor) -> Tensor:
+    if not scores:
+        return torch.zeros_like(like)
+    weights = torch.softmax(torch.stack(scores), 0)
+    return (weights[:, None] * torch.stack(values)).sum(0)
+
+
+def place_of_query(t: int, j: int, reach: Reach) -> int | None:
+    """The position of query t as key j <= t sees it, or None where it does not see it."""
+    if reach.kind == "full":
         return t
-    if reach.kind == "window" and t - j < reach.window:
+    if reach.kind == "segment" and reach.segment is not None and j // reach.segment == t // reach.segment:
         return t
-    if reach.kind == "window" and j < reach.sinks:
-        return reach.window + reach.sinks - 1 if t >= reach.window + reach.sinks - 1 else t
+    if reach.kind == "window" and reach.window is not None:
+        if t - j < reach.window:
+            return t
+        if j < reach.sinks:
+            return min(t, reach.window + reach.sinks - 1)
     return None
 
 
-def chunked_memory(initial, update, read, tokens: int, chunk: int, lag: int = 0) -> list:
+def chunked_memory(
+    initial: Any,
+    update: Callable[[Any, int, int], Any],
+    read: Callable[[Any, int], Any],
+    tokens: int,
+    chunk: int,
+    lag: int = 0,
+) -> list:
     """What each token reads, for any rule: read(state, t) with the state after the chunks it may see.
 
     initial: the state before any token; update(state, first, last): the state after writing tokens first..last-1.
@@ -48,20 +76,84 @@ def chunked_memory(initial, update, read, tokens: int, chunk: int, lag: int = 0)
     return [read(states[n], t) if n else None for t, n in enumerate(seen)]
 
 
-def swiglu_update(w: dict[str, Tensor], k: Tensor, v: Tensor, steps: Tensor, loss: str) -> dict[str, Tensor]:
-    """One chunk for one state head by autograd, one token at a time at the chunk-start weights.
+def swiglu(w: Matrices, u: Tensor) -> Tensor:
+    """W1 (silu(W0 u) * (W2 u)) for one vector u [d]; w0, w2: [h, d], w1: [d, h]."""
+    z = w["w0"] @ u
+    return w["w1"] @ (z / (1 + torch.exp(-z)) * (w["w2"] @ u))
 
-    w: w0, w2 [h, d], w1 [d, h]; k, v: [C, d]; steps: [C, 3] for w0, w1, w2.
+
+def swiglu_descent(w: Matrices, k: Tensor, v: Tensor, steps: Tensor, loss: str) -> Matrices:
+    """Minus the gradient of the inner loss by autograd, one token at a time at the chunk-start weights.
+
+    k, v: [C, d]; steps: [C, 3], one for each of w0, w1, w2.
     """
+    leaves = {name: value if value.requires_grad else value.detach().requires_grad_() for name, value in w.items()}
     total = {name: torch.zeros_like(value) for name, value in w.items()}
     for t in range(len(k)):
-        leaves = {name: value.detach().requires_grad_() for name, value in w.items()}
-        out = leaves["w1"] @ (torch.nn.functional.silu(leaves["w0"] @ k[t]) * (leaves["w2"] @ k[t]))
+        out = swiglu(leaves, k[t])
         inner = -(out * v[t]).sum() if loss == "dot" else 0.5 * (out - v[t]).square().sum()
-        grads = torch.autograd.grad(inner, [leaves[name] for name in ("w0", "w1", "w2")])
-        for i, name in enumerate(("w0", "w1", "w2")):
+        grads = torch.autograd.grad(inner, [leaves[name] for name in NAMES], create_graph=True)
+        for i, name in enumerate(NAMES):
             total[name] = total[name] - steps[t, i] * grads[i]
-    return {name: w[name] + total[name] for name in w}
+    return total
+
+
+def swiglu_update(w: Matrices, k: Tensor, v: Tensor, steps: Tensor, loss: str) -> Matrices:
+    """The weights after one chunk of plain gradient descent."""
+    change = swiglu_descent(w, k, v, steps, loss)
+    return {name: w[name] + change[name] for name in w}
+
+
+def swiglu_write(
+    state: Matrices, slow: Matrices, k: Tensor, v: Tensor, steps: Tensor, carry: Tensor | None, options: Any
+) -> Matrices:
+    """One chunk with every option: gradient, momentum, Muon, limit, add, row norm, in this order.
+
+    slow: the learned start; carry: [C] share of the previous update to keep, or None; options: a SwigluOptions.
+    """
+    now = {name: _rows_as(state[name], slow[name]) if options.row_norm == "pre" else state[name] for name in NAMES}
+    change = swiglu_descent(now, k, v, steps, options.loss)
+    written = {}
+    for name in NAMES:
+        update = change[name]
+        if carry is not None:
+            update = update + carry.mean() * state[f"momentum.{name}"]
+            written[f"momentum.{name}"] = update
+        if options.muon:
+            update = options.muon_step * newton_schulz(update)
+        longest = options.limit * frobenius(slow[name])
+        if frobenius(update) > longest:
+            update = update * longest / frobenius(update)
+        weight = state[name] + update
+        written[name] = _rows_as(weight, slow[name]) if options.row_norm == "post" else weight
+    return written
+
+
+def frobenius(m: Tensor) -> Tensor:
+    return m.square().sum().sqrt()
+
+
+def _rows_as(w: Tensor, like: Tensor) -> Tensor:
+    """w with row i at the length of row i of `like`."""
+    return torch.stack(
+        [row * target.square().sum().sqrt() / row.square().sum().sqrt() for row, target in zip(w, like, strict=True)]
+    )
+
+
+def newton_schulz(m: Tensor) -> Tensor:
+    """Singular values pushed towards 1 one by one: the quintic acts on each as s -> a s + b s^3 + c s^5."""
+    triples = (
+        (4.0848, -6.8946, 2.9270),
+        (3.9505, -6.3029, 2.6377),
+        (3.7418, -5.5913, 2.3037),
+        (2.8769, -3.1427, 1.2046),
+        (2.8366, -3.0525, 1.2012),
+    )
+    left, values, right = torch.linalg.svd(m, full_matrices=False)
+    values = values / (frobenius(m) + 1e-7)
+    for a, b, c in triples:
+        values = a * values + b * values**3 + c * values**5
+    return left @ torch.diag(values) @ right
 
 
 def linear_update(state: Tensor, k: Tensor, v: Tensor, step: Tensor) -> Tensor:
@@ -76,3 +168,35 @@ def delta_update(state: Tensor, k: Tensor, v: Tensor, step: Tensor) -> Tensor:
     for t in range(len(k)):
         state = state + step[t] * torch.outer(v[t] - state @ k[t], k[t])
     return state
+
+
+def short_convolution(x: Tensor, weight: Tensor) -> Tensor:
+    """x [T, N] plus weight [width, N] over the last `width` tokens, the newest last; a text starts on zeros."""
+    width = len(weight)
+    outputs = []
+    for t in range(len(x)):
+        total = x[t]
+        for i in range(width):
+            source = t - (width - 1) + i
+            if source >= 0:
+                total = total + weight[i] * x[source]
+        outputs.append(total)
+    return torch.stack(outputs)
+
+
+def rotate(x: Tensor, position: int, frequencies: Tensor) -> Tensor:
+    """Rotary embedding of one vector [d]: halves i and i + d/2 turn by position * frequencies[i]."""
+    half = len(x) // 2
+    cos, sin = torch.cos(position * frequencies), torch.sin(position * frequencies)
+    a, b = x[:half], x[half:]
+    return torch.cat([a * cos - b * sin, b * cos + a * sin])
+
+
+def planes(answer: Tensor, frame: Tensor, angles: Sequence[Tensor]) -> Tensor:
+    """One vector [d] turned by angles[p] in the plane of columns 2p and 2p + 1 of the orthonormal frame [d, 2r]."""
+    for p, angle in enumerate(angles):
+        left, right = frame[:, 2 * p], frame[:, 2 * p + 1]
+        along, across = answer @ left, answer @ right
+        answer = answer + (along * (angle.cos() - 1) - across * angle.sin()) * left
+        answer = answer + (along * angle.sin() + across * (angle.cos() - 1)) * right
+    return answer

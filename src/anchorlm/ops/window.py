@@ -13,31 +13,8 @@ from torch import Tensor
 
 from ..plan import Reach
 from .rows import Span
-from .wide import widen
 
 MIN_BLOCK, MAX_BLOCK = 64, 512
-
-
-@dataclass(frozen=True)
-class Partials:
-    """Un-normalised attention: numerator [B, Hq, T, d], normaliser and maximum [B, Hq, T, 1]; fp32 or wider."""
-
-    numerator: Tensor
-    normaliser: Tensor
-    maximum: Tensor
-
-    def merge(self, other: Partials) -> Partials:
-        """The partials of both sets of keys together."""
-        maximum = torch.maximum(self.maximum, other.maximum)
-        left, right = (self.maximum - maximum).exp(), (other.maximum - maximum).exp()
-        return Partials(
-            self.numerator * left + other.numerator * right,
-            self.normaliser * left + other.normaliser * right,
-            maximum,
-        )
-
-    def finish(self) -> Tensor:
-        return self.numerator / self.normaliser
 
 
 @dataclass(frozen=True)
@@ -60,32 +37,101 @@ def visible(queries: Tensor, keys: Tensor, reach: Reach) -> Tensor:
     return seen
 
 
-def partials(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float) -> Partials:
-    """Softmax attention before the division. q: [B, Hq, T, d], k, v: [B, Hkv, N, d], mask: [B or 1, T, N]."""
-    batch, heads, tokens, width = q.shape
-    groups = k.shape[1]
-    rows = q.reshape(batch, groups, heads // groups * tokens, width)
-    scores = widen(rows @ k.transpose(-1, -2)).view(batch, heads, tokens, -1) * scale
-    scores = scores.masked_fill(~mask[:, None], float("-inf"))
-    maximum = scores.detach().amax(-1, keepdim=True)
-    # A query that sees none of these keys has maximum -inf; exp(-inf - 0) gives the zero weights it needs.
-    weights = (scores - maximum.masked_fill(maximum == float("-inf"), 0.0)).exp()
-    summed = weights.to(v.dtype).view(batch, groups, -1, k.shape[2]) @ v
-    return Partials(widen(summed).view(batch, heads, tokens, -1), weights.sum(-1, keepdim=True), maximum)
+@dataclass(frozen=True)
+class Band:
+    """Queries first .. last - 1 against key columns low .. high - 1.
+
+    bias [B or 1, last - first, high - low] and sink_bias [B or 1, last - first, s] are 0 or -inf; bias is None when
+    every query sees every column, sink_bias when no query sees a sink.
+    """
+
+    first: int
+    last: int
+    low: int
+    high: int
+    bias: Tensor | None
+    sink_bias: Tensor | None
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, reach: Reach, span: Span, scale: float, sinks: Sinks | None = None) -> Tensor:
+def bands(reach: Reach, span: Span, cached: int, device: torch.device, dtype: torch.dtype) -> list[Band]:
+    """The bands of a windowed or segmented call; the same for every layer of that reach."""
+    limit = reach.window or reach.segment or 1
+    block = min(max(limit, MIN_BLOCK), MAX_BLOCK)
+    positions, columns = span.positions(device), _key_positions(span, cached + span.width, device)
+    found = []
+    for first in range(0, span.width, block):
+        last = min(first + block, span.width)
+        low, high = max(0, cached + first - limit + 1), cached + last
+        places = positions[:, first:last]
+        seen = visible(places, columns[:, low:high], reach)
+        sinks = None
+        if reach.sinks and max(span.start) + last > limit:
+            sinks = places[:, :, None] - torch.arange(min(reach.sinks, max(span.end)), device=device) >= limit
+        found.append(Band(first, last, low, high, _bias(seen, dtype), None if sinks is None else _bias(sinks, dtype, True)))
+    return found
+
+
+def _bias(seen: Tensor, dtype: torch.dtype, always: bool = False) -> Tensor | None:
+    if not always and bool(seen.all()):
+        return None
+    return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(~seen, float("-inf"))
+
+
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    reach: Reach,
+    span: Span,
+    scale: float,
+    sinks: Sinks | None = None,
+    plan: list[Band] | None = None,
+) -> Tensor:
     """Attention of the new tokens: [B, Hq, T, d].
 
     q: [B, Hq, T, d]; k, v: [B, Hkv, n + T, d], the cached tokens first; a row's column j is its token
-    start - n + j, and columns before its text are empty.
+    start - n + j, and columns before its text are empty. plan: the `bands` of this call, where a caller has them.
     """
     cached = k.shape[2] - span.width
     if _is_plain_causal(reach, span, cached):
         return F.scaled_dot_product_attention(q, k, v, scale=scale, is_causal=span.width > 1, enable_gqa=True)
     if reach.kind == "full":
         return _full(q, k, v, span, scale)
-    return _banded(q, k, v, reach, span, scale, sinks)
+    found = bands(reach, span, cached, q.device, q.dtype) if plan is None else plan
+    return torch.cat([_band(q, k, v, band, scale, sinks) for band in found], 2)
+
+
+def _band(q: Tensor, k: Tensor, v: Tensor, band: Band, scale: float, sinks: Sinks | None) -> Tensor:
+    """Softmax over a band's keys and, where they left the window, the sinks: [B, Hq, last - first, d]."""
+    part = slice(band.first, band.last)
+    columns = slice(band.low, band.high)
+    scores = _scores(q[:, :, part], k[:, :, columns], band.bias, scale)
+    if sinks is None or band.sink_bias is None:
+        weights = torch.softmax(scores, -1, dtype=_wide(scores)).to(v.dtype)
+        return (weights @ v[:, :, columns]).reshape(q[:, :, part].shape)
+    far = _scores(sinks.queries[:, :, part], sinks.keys, band.sink_bias, scale)
+    count = far.shape[-1]
+    weights = torch.softmax(torch.cat([far, scores], -1), -1, dtype=_wide(scores)).to(v.dtype)
+    summed = weights[..., :count] @ sinks.values + weights[..., count:] @ v[:, :, columns]
+    return summed.reshape(q[:, :, part].shape)
+
+
+def _scores(q: Tensor, k: Tensor, bias: Tensor | None, scale: float) -> Tensor:
+    """Scaled and masked products [B, Hkv, g T, N]; query heads of one KV head lie under each other."""
+    batch, heads, tokens, width = q.shape
+    groups = k.shape[1]
+    rows = q.reshape(batch * groups, heads // groups * tokens, width)
+    keys = k.reshape(batch * groups, -1, width).transpose(1, 2)
+    if bias is None:
+        scores = torch.bmm(rows * scale, keys)
+    else:
+        tiled = bias.repeat(1, heads // groups, 1).repeat_interleave(rows.shape[0] // bias.shape[0], 0)
+        scores = torch.baddbmm(tiled, rows, keys, alpha=scale)
+    return scores.view(batch, groups, rows.shape[1], -1)
+
+
+def _wide(x: Tensor) -> torch.dtype:
+    return torch.promote_types(x.dtype, torch.float32)
 
 
 def _is_plain_causal(reach: Reach, span: Span, cached: int) -> bool:
@@ -107,31 +153,6 @@ def _full(q: Tensor, k: Tensor, v: Tensor, span: Span, scale: float) -> Tensor:
         for a in range(0, span.width, MAX_BLOCK)
     ]
     return torch.cat(parts, 2)
-
-
-def _banded(q: Tensor, k: Tensor, v: Tensor, reach: Reach, span: Span, scale: float, sinks: Sinks | None) -> Tensor:
-    limit = reach.window or reach.segment or 1
-    block = min(max(limit, MIN_BLOCK), MAX_BLOCK)
-    cached = k.shape[2] - span.width
-    positions, columns = span.positions(q.device), _key_positions(span, k.shape[2], q.device)
-    outputs = []
-    for first in range(0, span.width, block):
-        last = min(first + block, span.width)
-        low = max(0, cached + first - limit + 1)
-        band = slice(low, cached + last)
-        mask = visible(positions[:, first:last], columns[:, band], reach)
-        part = partials(q[:, :, first:last], k[:, :, band], v[:, :, band], mask, scale)
-        if sinks is not None and max(span.start) + last > limit:
-            part = part.merge(_sink_partials(sinks, positions[:, first:last], first, last, limit, scale))
-        outputs.append(part.finish())
-    return torch.cat(outputs, 2).to(v.dtype)
-
-
-def _sink_partials(sinks: Sinks, positions: Tensor, first: int, last: int, window: int, scale: float) -> Partials:
-    """Sinks that have left the window; those inside it are already counted there."""
-    index = torch.arange(sinks.keys.shape[2], device=positions.device)
-    mask = positions[:, :, None] - index >= window
-    return partials(sinks.queries[:, :, first:last], sinks.keys, sinks.values, mask, scale)
 
 
 def _key_positions(span: Span, columns: int, device: torch.device) -> Tensor:

@@ -45,7 +45,7 @@ def check_identity(stored: dict[str, Any], wanted: dict[str, Any], path: Path) -
         key, more = changed[0], f" (and {len(changed) - 1} more)" if len(changed) > 1 else ""
         raise UserError(
             f"checkpoint {path} belongs to another run: {key} was {old.get(key)!r}, now {new.get(key)!r}{more}; "
-            "use the old value, another output folder, or --resume never"
+            "use the old value or another output folder"
         )
 
 

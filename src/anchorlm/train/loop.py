@@ -10,10 +10,11 @@ from typing import Any
 
 import torch
 
-from ..core import seed_all
+from ..core import UserError, seed_all
 from ..data import batches
 from ..settings import Recipe
 from . import checkpoint as saved
+from .calibrate import calibrate
 from .checkpoint import Position
 from .errors import TrainingError
 from .folder import write_json
@@ -55,6 +56,8 @@ class Run:
 def run_stages(run: Run) -> None:
     """Train every stage that is left."""
     names = list(active_stages(run.recipe))
+    if run.position.step == 0 and run.recipe.calibrate and run.model.plan.slots:
+        _calibrate(run)
     for name in names[names.index(run.position.stage) :]:
         if name != run.position.stage:
             run.position = replace(run.position, stage=name, stage_step=0)
@@ -62,6 +65,15 @@ def run_stages(run: Run) -> None:
         stage = enter_stage(run.model, name, run.recipe)
         write_json(run.out / f"trainable-{name}.json", sorted(stage.parameters))
         _run_stage(run, stage)
+
+
+def _calibrate(run: Run) -> None:
+    """Fit the slots to the first row of the data; a resumed run finds the result in its weights."""
+    data = run.recipe.data
+    row = next(_stream(run)).input_ids[:1].to(next(run.model.parameters()).device)
+    if row.shape[1] < 2 * max(slot.chunk * (slot.lag + 1) for slot in run.model.plan.slots.values()):
+        raise UserError(f"data.length is {data.length}; calibration needs two chunks of every slot, or calibrate: false")
+    run.write({"step": 0, "stage": "calibrate", "steps": calibrate(run.model, row)})
 
 
 def _run_stage(run: Run, stage: Stage) -> None:

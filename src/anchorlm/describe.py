@@ -1,0 +1,93 @@
+"""A plan in words and exact bytes, from shapes alone: no weights are needed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .plan import ModelShape, Plan, Reach, Slot
+
+WIDE_BYTES = 4  # states, momentum and step sizes are fp32
+PARTS = ("fast weights", "momentum", "chunk buffer", "window ring", "sinks", "counters", "full attention per token")
+
+
+def describe(plan: Plan, shape: ModelShape) -> list[dict[str, Any]]:
+    """One row for each run of equal layers: layers, attention, slots written and read."""
+    rows: list[dict[str, Any]] = []
+    for layer, reach in enumerate(plan.layers):
+        row = {
+            "layers": (layer, layer),
+            "attention": reach.text(),
+            "writes": ", ".join(plan.writes(layer)),
+            "reads": ", ".join(plan.reads(layer)),
+        }
+        if rows and all(rows[-1][key] == row[key] for key in ("attention", "writes", "reads")):
+            rows[-1]["layers"] = (rows[-1]["layers"][0], layer)
+        else:
+            rows.append(row)
+    return [row | {"layers": _range(*row["layers"])} for row in rows]
+
+
+def _range(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first}-{last}"
+
+
+def describe_slots(plan: Plan, shape: ModelShape) -> list[dict[str, Any]]:
+    """One row a slot: rule, chunk, lag, heads, writer, readers, read map and the bytes of its fast weights."""
+    return [
+        {
+            "slot": name,
+            "rule": slot.rule,
+            "chunk": slot.chunk,
+            "lag": slot.lag,
+            "heads": f"{_heads(slot, shape)} ({slot.heads})",
+            "writer": slot.write,
+            "readers": ", ".join(map(str, slot.read)),
+            "map": slot.map.kind,
+            "bytes": _slot_bytes(slot, shape)["fast weights"],
+        }
+        for name, slot in plan.slots.items()
+    ]
+
+
+def state_bytes(plan: Plan, shape: ModelShape) -> dict[str, int]:
+    """Bytes of one sequence's state by part, each at its largest; they do not depend on the length of the text.
+
+    "full attention per token" is the exception: what each further token adds where attention sees everything.
+    """
+    total = dict.fromkeys(PARTS, 0)
+    total["counters"] = 8
+    for reach in plan.layers:
+        for part, size in _attention_bytes(reach, shape).items():
+            total[part] += size
+    for slot in plan.slots.values():
+        for part, size in _slot_bytes(slot, shape).items():
+            total[part] += size
+    return total
+
+
+def _token_bytes(shape: ModelShape) -> int:
+    """One token's key and value in one layer."""
+    return 2 * shape.kv_heads * shape.head_dim * shape.bytes_per_element
+
+
+def _attention_bytes(reach: Reach, shape: ModelShape) -> dict[str, int]:
+    """A window counts the current token, so window - 1 tokens are kept between calls."""
+    if reach.kind == "none":
+        return {}
+    if reach.kind == "full":
+        return {"full attention per token": _token_bytes(shape)}
+    kept = (reach.window or reach.segment or 1) - 1
+    return {"window ring": kept * _token_bytes(shape), "sinks": reach.sinks * _token_bytes(shape)}
+
+
+def _heads(slot: Slot, shape: ModelShape) -> int:
+    return shape.query_heads if slot.heads == "q" else shape.kv_heads
+
+
+def _slot_bytes(slot: Slot, shape: ModelShape) -> dict[str, int]:
+    """A chunk is written when its last token (and `lag` more chunks) arrived, so one token less is ever held."""
+    heads, options = _heads(slot, shape), slot.rule_options
+    held = (slot.lag + 1) * slot.chunk - 1
+    tail = max(0, slot.conv - 1) * _token_bytes(shape)
+    weights = {part: n * WIDE_BYTES for part, n in options.state_elements(heads, shape.head_dim).items()}
+    return weights | {"chunk buffer": held * (_token_bytes(shape) + options.token_elements(heads) * WIDE_BYTES) + tail}
