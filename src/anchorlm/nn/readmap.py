@@ -13,11 +13,11 @@ from ..plan import ReadMap
 
 
 class LearnedMap(nn.Module):
-    """A d x d matrix per head, recomputed from its parameters whenever one of them has changed."""
+    """A d x d matrix per head. Without gradients it is kept together with the parameter values it was made from."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._memo: tuple[tuple, Tensor] | None = None
+        self._memo: tuple[list[Tensor], Tensor] | None = None
 
     def matrix(self) -> Tensor:
         """[H, d, d]; applied as matrix @ answer."""
@@ -34,10 +34,15 @@ class LearnedMap(nn.Module):
     def _current(self) -> Tensor:
         if torch.is_grad_enabled():
             return self.matrix()
-        key = tuple((p.data_ptr(), p._version, p.dtype, p.device) for p in self.parameters())
-        if self._memo is None or self._memo[0] != key:
-            self._memo = (key, self.matrix())
+        now = list(self.parameters())
+        # By value: a write through `.data`, as optimisers and averaging do, moves neither address nor version.
+        if self._memo is None or not all(_same(a, b) for a, b in zip(self._memo[0], now, strict=True)):
+            self._memo = ([p.detach().clone() for p in now], self.matrix())
         return self._memo[1]
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    return a.dtype == b.dtype and a.device == b.device and torch.equal(a, b)
 
 
 class DenseMap(LearnedMap):

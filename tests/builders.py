@@ -1,0 +1,187 @@
+"""Tiny random models of every family, plans over them, and the comparisons that the tests share.
+
+Weights are large enough (unit-sized logits, uneven attention) that a wrong key, position or state shows.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from anchorlm.hf import AnchorForCausalLM
+from anchorlm.plan import ModelShape, Plan, ReadMap, Slot
+from anchorlm.presets import build
+from anchorlm.state import ModelState
+
+VOCAB = 61
+SIZES = dict(
+    vocab_size=VOCAB, hidden_size=32, intermediate_size=40, num_attention_heads=4, num_key_value_heads=2,
+    max_position_embeddings=256, eos_token_id=None, bos_token_id=None, pad_token_id=None,
+)  # fmt: skip
+ROPE = {
+    "rope_type": "llama3", "factor": 8.0, "rope_theta": 1e4, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}  # fmt: skip
+FAMILIES = {
+    "llama": (LlamaConfig, LlamaForCausalLM, {"rope_parameters": ROPE}),
+    "llama-tied": (LlamaConfig, LlamaForCausalLM, {"tie_word_embeddings": True}),
+    "mistral": (MistralConfig, MistralForCausalLM, {"sliding_window": None}),
+    "mistral-window": (MistralConfig, MistralForCausalLM, {"sliding_window": 11}),
+    "qwen2": (Qwen2Config, Qwen2ForCausalLM, {}),
+    "qwen2-window": (
+        Qwen2Config, Qwen2ForCausalLM, {"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 1},
+    ),
+    "qwen3": (Qwen3Config, Qwen3ForCausalLM, {"head_dim": 10, "tie_word_embeddings": True}),
+}  # fmt: skip
+
+SLOT_KINDS: dict[str, dict] = {
+    "default": {},
+    "kv": {"heads": "kv"},
+    "lag": {"lag": 1, "chunk": 3},
+    "conv": {"conv": 3},
+    "linear": {"rule": "linear", "options": {"step": 0.5}},
+    "delta": {"rule": "delta"},
+    "convex": {"mix": "convex"},
+    "rope": {"rope": "absolute"},
+    "chunk-rope-silu": {"rope": "chunk", "act": "silu"},
+    "momentum": {"options": {"momentum": True}},
+    "muon": {"options": {"momentum": True, "muon": True, "row_norm": "post"}},
+    "dot-pre": {"options": {"loss": "dot", "row_norm": "pre", "ratio": 1.5}},
+    "loud": {"silent": False},
+    "planes": {"map": {"kind": "planes", "planes": 2}},
+    "dense": {"map": {"kind": "dense"}},
+    "expm-bare": {"map": {"kind": "expm"}, "norm": False},
+}
+
+
+def config(family: str = "llama", layers: int = 4, **values):
+    cls, _, own = FAMILIES[family]
+    return cls(**(SIZES | {"num_hidden_layers": layers} | own | values))
+
+
+def teacher(family: str = "llama", layers: int = 4, dtype=torch.float64, seed: int = 0, **values):
+    """A random model of the family. In float64 its norms are exact too: transformers computes them in fp32."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = FAMILIES[family][1](config(family, layers, **values)).eval()
+    shake(dict(model.named_parameters()), seed, matrix=0.25, vector=0.2)
+    if dtype == torch.float64:
+        _exact_norms(model)
+    return model.to(dtype)
+
+
+def _exact_norms(model: nn.Module) -> None:
+    for module in list(model.modules()):
+        for name, child in list(module.named_children()):
+            if type(child).__name__.endswith("RMSNorm") and not isinstance(child, nn.RMSNorm):
+                norm = nn.RMSNorm(child.weight.shape[0], eps=child.variance_epsilon)
+                norm.weight = child.weight
+                setattr(module, name, norm)
+
+
+def shake(parameters: dict[str, nn.Parameter], seed: int, matrix: float, vector: float) -> None:
+    """Add noise to every parameter in place: biases that start at zero and norms that start at one count too."""
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in parameters.values():
+        noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+        parameter.data += ((matrix if parameter.dim() > 1 else vector) * noise).to(parameter.dtype)
+
+
+def shake_memory(model: AnchorForCausalLM, seed: int = 1) -> AnchorForCausalLM:
+    """Memory parameters as training might leave them: every gate open, every map turned."""
+    shake(model.memory_parameters(), seed, matrix=0.15, vector=0.3)
+    return model
+
+
+def shape(family: str = "llama", layers: int = 4, **values) -> ModelShape:
+    return ModelShape.from_config(config(family, layers, **values), bytes_per_element=8)
+
+
+def hybrid(
+    family: str = "llama", plan: str | Plan = "anchor", layers: int = 4, dtype=torch.float64, shaken: bool = True,
+    seed: int = 0, teacher_values: dict | None = None, **values,
+) -> AnchorForCausalLM:  # fmt: skip
+    """A wrapped random model. values: fields of a preset; window 6 and sinks 2 unless given."""
+    base = teacher(family, layers, dtype, seed, **(teacher_values or {}))
+    if isinstance(plan, str):
+        reach = {} if plan == "full" else {"window": 6, "sinks": 2}
+        plan = build(plan, ModelShape.from_config(base.config), **(reach | values))
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = AnchorForCausalLM.from_backbone(base, plan)
+    return shake_memory(model) if shaken else model
+
+
+def slot(kind: str = "default", **values) -> Slot:
+    """A slot of one of SLOT_KINDS without the gap check, built as a plan file would."""
+    entry = {"chunk": 4, "gap": True} | SLOT_KINDS[kind] | values
+    plan = Plan.from_dict({"slots": {"s": {"write": 0} | entry}}, 64)
+    return plan.slots["s"]
+
+
+def plain_slot(**values) -> Slot:
+    """A slot whose read is the bare answer of the rule: no map, no norm."""
+    return slot(**({"map": ReadMap("none").kind, "norm": False} | values))
+
+
+def tokens(rows: int, length: int, seed: int = 3) -> torch.Tensor:
+    return torch.randint(0, VOCAB, (rows, length), generator=torch.Generator().manual_seed(seed))
+
+
+def normal(*size: int, seed: int = 5, dtype=torch.float64) -> torch.Tensor:
+    return torch.randn(*size, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+def assert_near(a: torch.Tensor, b: torch.Tensor, tolerance: float = 1e-10, what: str = "") -> None:
+    """Equal shape, finite, and within an absolute and relative tolerance."""
+    a, b = a.detach(), b.detach()
+    assert a.shape == b.shape, f"{what}: {tuple(a.shape)} against {tuple(b.shape)}"
+    assert bool(torch.isfinite(a).all()) and bool(torch.isfinite(b).all()), f"{what}: not finite"
+    worst = float(((a - b).abs() / (1 + b.abs())).max()) if a.numel() else 0.0
+    assert worst <= tolerance, f"{what}: differs by {worst:.2e}"
+
+
+def meaning(state: ModelState, plan: Plan, row: int) -> dict[str, torch.Tensor]:
+    """What one row of a state says, without the columns that mean nothing: comparable whatever the batch was."""
+    position = int(state.position[row])
+    said = {"position": state.position[row]}
+    for i, layer in enumerate(state.attention):
+        if layer is None:
+            continue
+        count = min(layer.keys.shape[2], position)
+        columns = slice(layer.keys.shape[2] - count, None)
+        said |= {f"{i}.keys": layer.keys[row, :, columns], f"{i}.values": layer.values[row, :, columns]}
+        if layer.sink_keys is not None:
+            said |= {f"{i}.sink_keys": layer.sink_keys[row, :, :position]}
+            said |= {f"{i}.sink_values": layer.sink_values[row, :, :position]}
+    for name, slot in state.slots.items():
+        said |= _slot_meaning(name, slot, plan, row, position)
+    return said
+
+
+def _slot_meaning(name: str, held, plan: Plan, row: int, position: int) -> dict[str, torch.Tensor]:
+    spec = plan.slots[name]
+    written = max(0, position // spec.chunk - spec.lag)
+    said = {f"{name}.buffer.{k}": v[row, : position - written * spec.chunk] for k, v in held.buffer.items()}
+    if written:
+        said |= {f"{name}.{k}": v[row] for k, v in held.weights.items()}
+    return said if held.tail is None else said | {f"{name}.tail": held.tail[row]}
+
+
+def assert_same_state(
+    a: ModelState, row_a: int, b: ModelState, row_b: int, plan: Plan, tolerance: float = 1e-10
+) -> None:
+    left, right = meaning(a, plan, row_a), meaning(b, plan, row_b)
+    assert left.keys() == right.keys()
+    for name, value in left.items():
+        assert_near(value, right[name], tolerance, name)
