@@ -8,7 +8,8 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
 
 from anchorlm.convert import bases, gguf, hub
-from anchorlm.convert.bases import fingerprint, load_base, load_base_config, load_tokenizer
+from anchorlm.convert.bases import load_base, load_base_config, load_tokenizer
+from anchorlm.convert.fingerprint import element_count, fingerprint
 from anchorlm.core import UserError
 from small import char_tokenizer
 
@@ -82,6 +83,40 @@ def test_a_fingerprint_ignores_sharding_and_place_but_not_weights(tmp_path):
         model.lm_head.weight[0, 0] += 1
     model.save_pretrained(tmp_path / "other")
     assert fingerprint(tmp_path / "one") != fingerprint(tmp_path / "other")
+
+
+def test_another_form_of_the_weights_beside_them_changes_nothing(folder):
+    before = fingerprint(folder)
+    (folder / "consolidated.safetensors").write_bytes(b"other")
+    assert fingerprint(folder) == before
+    assert load_base(folder, dtype="float32").fingerprint == before
+
+
+def test_a_missing_shard_and_a_damaged_index_are_named(tmp_path):
+    model = write_base(tmp_path / "b")
+    model.save_pretrained(tmp_path / "many", max_shard_size="20KB")
+    last = sorted((tmp_path / "many").glob("*.safetensors"))[-1]
+    assert element_count(tmp_path / "many") == element_count(tmp_path / "b")
+    last.unlink()
+    with pytest.raises(UserError, match=f"lack {last.name}"):
+        load_base(tmp_path / "many")
+    (tmp_path / "many" / "model.safetensors.index.json").write_text("[]")
+    with pytest.raises(UserError, match=r"index\.json is damaged"):
+        load_base(tmp_path / "many")
+
+
+def test_quantised_weights_are_refused(folder):
+    edit_config(folder, quantization_config={"quant_method": "gptq", "bits": 4})
+    with pytest.raises(UserError, match="quantised weights .*gptq"):
+        load_base(folder)
+
+
+def test_too_little_memory_is_named_before_loading(folder, monkeypatch):
+    from anchorlm.convert import cached
+
+    monkeypatch.setattr(cached.psutil, "virtual_memory", lambda: type("M", (), {"available": 1000}))
+    with pytest.raises(UserError, match="in float32 needs 0.0 GB of memory"):
+        load_base(folder, dtype="float32")
 
 
 @pytest.mark.parametrize(

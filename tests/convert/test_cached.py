@@ -63,6 +63,13 @@ def test_a_failed_build_leaves_nothing(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] in ([], [".thing.lock"])
 
 
+def test_what_a_killed_process_left_is_removed(tmp_path):
+    (tmp_path / ".thing.abc").mkdir()
+    (tmp_path / ".thing.abc" / "half").write_text("x")
+    build_once(tmp_path / "thing", write_one)
+    assert sorted(p.name for p in tmp_path.iterdir() if p.is_dir()) == ["thing"]
+
+
 def test_a_full_disk_is_named_before_anything_is_written(tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10**9, 10**9, 10**6))
     with pytest.raises(UserError, match="needs 5 MB .* 1 MB are free"):

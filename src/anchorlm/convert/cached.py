@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 from filelock import FileLock
 
 from ..core import UserError, atomic_dir, atomic_file
@@ -71,6 +72,13 @@ def require_space(folder: Path, needed: int, what: str) -> None:
         )
 
 
+def require_memory(needed: int, what: str) -> None:
+    """Raises UserError when the machine has fewer than `needed` bytes of memory free."""
+    available = psutil.virtual_memory().available
+    if available < needed:
+        raise UserError(f"{what} needs {needed / 1e9:.1f} GB of memory, {available / 1e9:.1f} GB are free")
+
+
 def sha256_file(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
@@ -96,6 +104,7 @@ def _lock(folder: Path) -> Iterator[None]:
 
 
 def _build(folder: Path, build: Callable[[Path], dict]) -> None:
+    _remove_leftovers(folder)
     try:
         with atomic_dir(folder, overwrite=True) as temporary:
             facts = build(temporary)
@@ -104,3 +113,10 @@ def _build(folder: Path, build: Callable[[Path], dict]) -> None:
                 json.dump({**facts, "files": dict(sorted(files.items()))}, file, indent=1)
     except OSError as error:
         raise UserError(f"cache folder {folder} cannot be written: {error.strerror or error}") from None
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Temporary folders of a process that was killed; whoever holds the lock is the only one building."""
+    for path in folder.parent.glob(f".{folder.name}.*"):
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)

@@ -9,13 +9,12 @@ import struct
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import psutil
 import torch
 from tokenizers import pre_tokenizers
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from ..core import UserError
-from .cached import build_once, cache_folder, log, require_space
+from .cached import build_once, cache_folder, log, require_memory, require_space
 from .quiet import quiet
 
 KNOWN_SPLITS = (None, "default", "gpt-2", "llama3", "llama-v3", "llama-bpe", "tekken", "qwen2", "deepseek-r1-qwen")
@@ -124,11 +123,7 @@ def _convert(path: Path, folder: Path) -> dict:
     log.info("converting %s once (about half a minute per 100 MB)", path.name)
     config = load_config(path)
     needed = 4 * _parameters(config)
-    available = psutil.virtual_memory().available
-    if available < 1.2 * needed:
-        raise UserError(
-            f"base {path} needs {1.2 * needed / 1e9:.1f} GB of memory to be unpacked, {available / 1e9:.1f} GB are free"
-        )
+    require_memory(needed * 6 // 5, f"unpacking {path.name}")
     require_space(folder, needed, f"the unpacked form of {path.name}")
     with _one_line(path), quiet(), contextlib.redirect_stderr(io.StringIO()):  # the reader's own progress bar
         tokenizer = AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name)
@@ -174,5 +169,7 @@ class _one_line:
     def __exit__(self, kind, error, trace) -> None:
         if error is None or isinstance(error, (UserError, KeyboardInterrupt, MemoryError)):
             return
+        if "No space left" in str(error):
+            raise UserError(f"the disk is full while converting {self.path.name}; set ANCHORLM_CACHE") from error
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise UserError(f"base {self.path} is damaged or of an unknown GGUF form: {reason[:200]}") from error
