@@ -7,6 +7,7 @@ import pytest
 
 from anchorlm.core import UserError
 from anchorlm.eval import run_eval, runner
+from anchorlm.eval.parts import model_digest
 from anchorlm.eval.table import lines, table
 from small import char_tokenizer, tiny_llama
 
@@ -68,6 +69,8 @@ def test_another_model_text_or_seed_is_not_taken_for_a_finished_part(book, tmp_p
     other = evaluate(book, tiny_llama(seed=7), "ppl", out=tmp_path / "out")["ppl"]["rows"][0]
     shorter = evaluate(book, suites="ppl", out=tmp_path / "out", context=128)["ppl"]["rows"][0]
     assert len({first["value"], other["value"], shorter["value"]}) == 3
+    digests = [model_digest(m) for m in (tiny_llama(), tiny_llama(seed=7), tiny_llama(max_positions=99), tiny_llama())]
+    assert len(set(digests)) == 3 and digests[0] == digests[3]
 
 
 def test_beyond_the_positions_is_a_row_not_a_crash(book):

@@ -33,11 +33,11 @@ def run_folder(tmp_path_factory):
     bench = measure(models, [16, 64], 3, rounds=1)
     for row in bench["rows"]:
         row["peak_bytes"] = 1_000_000 + row["length"]
+    points = [{"tokens": n, "tokens_per_second": 9.5, "state_bytes": 5632, "decode_ms": None} for n in (100, 200, 300)]
     files = {
         "plan": PLAN,
         "bench": bench,
-        "reading": {"kind": "reading", "model": "tiny", "text": "a book",
-                    "points": [{"tokens": n, "seconds": n / 100, "state_bytes": 5632} for n in (100, 200, 300)]},
+        "reading": {"kind": "reading", "model": "tiny", "text": "a book", "points": points},
         "text": {"kind": "text", "title": "What it writes", "prompt": "Once", "text": "<script>alert(1)</script>"},
         "limits": {"kind": "limits", "lines": ["It does not retrieve facts from far back."]},
         "commands": {"kind": "commands", "lines": ["anchorlm eval tiny --suite ppl"]},
@@ -66,7 +66,8 @@ def test_sections(page, expected):
 
 def test_self_contained_and_well_formed(page):
     assert not re.search(r"https?://|//cdn|<script|<link|@import|src=", page)
-    assert page.count("<svg") == 8  # perplexity, one map, reading, four of cost, none for the unmeasured model
+    # perplexity, one map (the other model is not measured), two of reading, four of cost
+    assert page.count("<svg") == 8
     assert "<metadata" not in page
     opened = []
 

@@ -13,6 +13,7 @@ import torch
 from anchorlm.core import atomic_file
 
 FORMAT = 1  # raise it whenever a suite would give other figures for the same model and text
+NAMES_ONLY = ("_name_or_path", "name_or_path", "transformers_version", "base")  # config fields without effect
 
 
 class Parts:
@@ -44,8 +45,9 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 
 def model_digest(model: Any) -> str:
-    """Changes with any weight, the plan or the dtype, at a fraction of the cost of hashing every byte."""
-    digest = hashlib.sha256(json.dumps(plan_of(model), sort_keys=True).encode())
+    """Changes with any weight, the plan, the config or the dtype, at a fraction of the cost of hashing every byte."""
+    config = {key: value for key, value in model.config.to_dict().items() if key not in NAMES_ONLY}
+    digest = hashlib.sha256(json.dumps([plan_of(model), config], sort_keys=True, default=str).encode())
     for name, value in sorted(model.state_dict().items()):
         flat = value.detach().flatten()
         facts = [name, list(value.shape), str(value.dtype), flat[:: max(1, len(flat) // 64)].double().tolist()]

@@ -80,7 +80,8 @@ def render(found: dict[str, list[dict[str, Any]]], title: str) -> str:
         plans=found["plan"],
         perplexities=[(r, _draw(plots.perplexity_bars, r)) for r in found["eval"] if r["suite"] == "ppl"],
         needles=[(r, _maps(r)) for r in found["eval"] if r["suite"] == "niah"],
-        readings=[(r, _draw(plots.reading, r)) for r in found["reading"]],
+        readings=found["reading"],
+        reading_figures=_reading_figures(found["reading"]),
         benches=[(r, _bench_figures(r)) for r in found["bench"]],
         texts=found["text"],
         limits=[line for r in found["limits"] for line in r["lines"]],
@@ -95,6 +96,12 @@ def _draw(plot: Callable[[Any], str], result: Any) -> Markup:
 
 def _maps(result: dict[str, Any]) -> list[tuple[dict[str, Any], Markup]]:
     return [(row, Markup(plots.needle_map(row))) for row in result["rows"] if row["value"] is not None]
+
+
+def _reading_figures(runs: list[dict[str, Any]]) -> list[tuple[str, Markup]]:
+    captions = {"state": "State while reading", "time": "Time for one more token", "speed": "Reading speed"}
+    drawn = [(caption, plots.reading(runs, what)) for what, caption in captions.items() if runs]
+    return [(caption, Markup(figure)) for caption, figure in drawn if figure]
 
 
 def _bench_figures(bench: dict[str, Any]) -> list[tuple[str, Markup]]:

@@ -116,28 +116,31 @@ def peak_against_length(bench: dict[str, Any]) -> str:
     return _lines(rows, "megabytes", None, "peak memory above the model, MB", "peak", log=True)
 
 
-def reading(run: dict[str, Any]) -> str:
-    """Speed and state along one long text."""
+READING = {
+    "state": ("state of one sequence, MB", lambda point: point["state_bytes"] / 1e6),
+    "time": ("one more token, ms", lambda point: point.get("decode_ms")),
+    "speed": ("reading, tokens a second", lambda point: point.get("tokens_per_second")),
+}
+
+
+def reading(runs: Sequence[dict[str, Any]], what: str) -> str | None:
+    """State, time or speed along a long text, one line a run; None when no run holds that figure."""
+    label, value = READING[what]
+    names = [run["model"] for run in runs]
+    lines = {run["model"]: [(p["tokens"], value(p)) for p in run["points"] if value(p) is not None] for run in runs}
+    if not any(lines.values()):
+        return None
     figure, axis = _figure()
-    points = run["points"]
-    tokens = [point["tokens"] for point in points]
-    steps = zip([{"tokens": 0, "seconds": 0.0}, *points], points, strict=False)
-    speed = [(b["tokens"] - a["tokens"]) / max(b["seconds"] - a["seconds"], 1e-9) for a, b in steps]
-    axis.plot(tokens, speed, color=COLOURS[0], label="tokens a second")
+    for name, points in lines.items():
+        if points:
+            axis.plot(*zip(*points, strict=True), label=name, **_look(name, names))
     axis.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
     axis.set_xlabel("tokens read")
-    axis.set_ylabel("tokens a second")
+    axis.set_ylabel(label)
+    axis.set_xlim(left=0)
     axis.set_ylim(bottom=0)
-    right = axis.twinx()
-    right.plot(
-        tokens, [point["state_bytes"] / 1e6 for point in points], color=COLOURS[1], linestyle="--", label="state"
-    )
-    right.set_ylabel("state, MB")
-    right.set_ylim(bottom=0)
-    right.grid(False)
-    handles = axis.get_legend_handles_labels()[0] + right.get_legend_handles_labels()[0]
-    axis.legend(handles=handles, frameon=False, loc="lower right")
-    return svg(figure, "reading")
+    axis.legend(frameon=False)
+    return svg(figure, f"reading-{what}")
 
 
 def needle_map(row: dict[str, Any], score: str = "exact") -> str:
