@@ -6,13 +6,13 @@ import sys
 import time
 
 import pytest
-from hybrids import make
-from small import char_tokenizer
 
 from anchorlm.cli import __main__ as program
 from anchorlm.cli import options, show
 from anchorlm.convert.save import save
 from anchorlm.core import UserError
+from hybrids import make
+from small import char_tokenizer
 
 TINY = ["--set", "window=8", "--set", "chunk=8"]
 

@@ -1,13 +1,13 @@
 import pytest
 import torch
-from hybrids import make
-from small import char_tokenizer
 
 from anchorlm.convert.load import load
 from anchorlm.core import UserError
 from anchorlm.generate.sampling import Sampler, nucleus
 from anchorlm.generate.stops import TextStream
 from anchorlm.generate.text import Options, check_length, encode, generate_text
+from hybrids import make
+from small import char_tokenizer
 
 CHAT = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
 

@@ -51,7 +51,7 @@ app.command("train", cls=SeveralValues)(train.train)
 app.command("eval", cls=SeveralValues)(evaluate.evaluate)
 app.command("generate", cls=SeveralValues)(generate.generate)
 app.command("merge")(merge.merge)
-app.command("results")(results.results)
+app.command("results", cls=SeveralValues)(results.results)
 app.command("quickstart")(quickstart.quickstart)
 
 

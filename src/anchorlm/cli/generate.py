@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -25,7 +25,11 @@ def generate(
         bool | None, typer.Option("--stream/--no-stream", help="print text as it comes; on in a terminal")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="read beyond the positions of full attention")] = False,
-    block: Annotated[int, typer.Option(help="tokens read at a time")] = 1024,
+    block: Annotated[int, typer.Option(help="tokens read at a time")] = 512,
+    limit: Annotated[int | None, typer.Option(help="read only so many tokens of the file")] = None,
+    every: Annotated[
+        int, typer.Option("--figures-every", help="print speed and state each time so many were read")
+    ] = 0,
     dtype: options.Dtype = "auto",
     device: options.Device = "cpu",
     base: options.BaseOverride = None,
@@ -37,8 +41,9 @@ def generate(
     from ..convert.load import load
     from ..core import UserError
     from ..generate.text import Options, generate_text
+    from ..generate.trace import Point
 
-    chosen = Options(max_new_tokens, temperature, top_p, seed, tuple(stop), raw, force, block).check()
+    chosen = Options(max_new_tokens, temperature, top_p, seed, tuple(stop), raw, force, block, limit, every).check()
     if not (text + prompt).strip():
         raise UserError("the input is empty; give --prompt or --file")
     model, tokenizer = load(source, dtype, options.check_device(device), base=base, any_base=any_base)
@@ -49,19 +54,25 @@ def generate(
             progress.close()
             print(piece, end="", flush=True)
 
+        def figures(point: Point) -> None:
+            progress.close()
+            show.note(point_line(point))
+
         result = generate_text(
-            model,
-            tokenizer,
-            prompt,
-            text,
-            chosen,
-            on_text=write if streaming else None,
-            progress=progress if text else None,
-        )
+            model, tokenizer, prompt, text, chosen, on_text=write if streaming else None,
+            progress=progress if text else None, on_point=figures,
+        )  # fmt: skip
     if json:
         return show.emit(result.to_dict())
     print("" if streaming else result.text, flush=True)
     _figures(result)
+
+
+def point_line(point: Any) -> str:
+    """One line of what reading costs at this place."""
+    decode = "" if point.decode_ms is None else f", {point.decode_ms:,.1f} ms for one more token"
+    speed = f"{point.tokens_per_second:,.0f} tokens/s"
+    return f"{point.tokens:>9,} tokens read: {speed}, state {point.state_bytes:,} bytes{decode}"
 
 
 def read_text(name: str) -> str:
@@ -80,7 +91,7 @@ def read_text(name: str) -> str:
     return text
 
 
-def _figures(result) -> None:
+def _figures(result: Any) -> None:
     for warning in result.warnings:
         show.note(f"warning: {warning}")
     show.note(

@@ -1,10 +1,67 @@
-"""`anchorlm results`: the tables behind the claims, by one command."""
+"""`anchorlm results`: the table behind the claims, by one command."""
 
 from __future__ import annotations
 
-from . import options
+from typing import Annotated
+
+import typer
+
+from . import options, show
+
+Name = Annotated[str, typer.Argument(metavar="core", help="which table")]
+Texts = Annotated[list[str], typer.Option("--data", metavar="TEXT...", help="text for perplexity")]
+Folder = Annotated[str, typer.Option("--out", "-o", metavar="DIR", help="where core.json and core.md go")]
+Adapter = Annotated[str | None, typer.Option("--adapter", metavar="DIR", help="the row `anchor`; packaged by default")]
+Rows = Annotated[list[str], typer.Option("--row", metavar="NAME=DIR", help="a further row; repeatable")]
+Lengths = Annotated[list[int], typer.Option("--lengths", metavar="N...", help="tokens at which speed is measured")]
 
 
-def results(json: options.Json = False) -> None:
-    """Measure and print the results table."""
-    raise NotImplementedError
+def results(
+    name: Name = "core",
+    data: Texts = [],
+    out: Folder = "runs/results",
+    base: Annotated[str, typer.Option(metavar="BASE")] = "smollm2-135m-q4_1",
+    adapter: Adapter = None,
+    row: Rows = [],
+    window: Annotated[int, typer.Option(min=1, help="window of the rows swa and anchor-f")] = 128,
+    context: Annotated[int, typer.Option(min=2, help="tokens of one perplexity document")] = 2048,
+    lengths: Lengths = [1024, 4096, 16384],
+    limit: Annotated[int | None, typer.Option(min=1, help="perplexity documents at most")] = None,
+    peaks: Annotated[bool, typer.Option("--peaks/--no-peaks", help="measure peak memory in separate processes")] = True,
+    seed: options.Seed = 0,
+    dtype: options.Dtype = "auto",
+    device: options.Device = "cpu",
+    json: options.Json = False,
+) -> None:
+    """Measure a base, its window-only form, Anchor-F and the trained adapter side by side."""
+    from ..core import UserError, suggest
+    from ..results import Core, core, markdown
+
+    if name != "core":
+        raise UserError(f"table {name!r} is unknown; {suggest(name, ['core'])}")
+    if not data:
+        raise UserError("results needs --data: a text file or a folder of them")
+    extra = dict(_named(text) for text in row)
+    settings = Core(
+        data=tuple(data), base=base, adapter=adapter or _packaged(), extra=extra, window=window, context=context,
+        lengths=tuple(lengths), limit=limit, seed=seed, dtype=dtype, device=options.check_device(device), peaks=peaks,
+    )  # fmt: skip
+    with show.Progress("", unit="done") as progress:
+        result = core(settings, out, progress.named)
+    show.emit(result) if json else show.line(markdown(result))
+
+
+def _named(text: str) -> tuple[str, str]:
+    from ..core import UserError
+
+    name, equals, folder = text.partition("=")
+    if not (name and equals and folder):
+        raise UserError(f"--row {text!r} must look like name=DIR")
+    return name, folder
+
+
+def _packaged() -> str | None:
+    from ..quickstart import packaged_adapter
+
+    folder = packaged_adapter()
+    return None if folder is None else str(folder)

@@ -46,12 +46,12 @@ def add_lora(
     return covered
 
 
-def coverage(model: nn.Module, targets: Sequence[str]) -> dict[str, tuple[int, int]]:
+def coverage(model: Any, targets: Sequence[str]) -> dict[str, tuple[int, int]]:
     """How many layers hold each target: name -> (matched layers, layers). UserError for a target found nowhere."""
     if not targets:
         raise UserError("LoRA targets are empty; name at least one of q, k, v, o")
     linear = linear_names(model.backbone)
-    depth = model.backbone.config.num_hidden_layers
+    depth = int(model.backbone.config.num_hidden_layers)
     known = {name.rpartition(".")[2] for name in linear}
     for target in targets:
         if target not in known:
@@ -110,7 +110,7 @@ def lora_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     return {name: parameter for name, parameter in model.named_parameters() if ".lora_" in name}
 
 
-def lora_config(model: nn.Module) -> LoraConfig:
+def lora_config(model: Any) -> LoraConfig:
     return model.backbone.peft_config["default"]
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from ..core import UserError, suggest
 from ..describe import describe, describe_slots, state_bytes
@@ -95,7 +94,7 @@ def empty_model(config: Any, plan: Plan) -> AnchorForCausalLM:
         return AnchorForCausalLM.from_backbone(AutoModelForCausalLM.from_config(config), plan)
 
 
-def lora_count(model: nn.Module, config: dict[str, Any]) -> int:
+def lora_count(model: Any, config: dict[str, Any]) -> int:
     """Parameters that a stored LoRA config adds: rank * (inputs + outputs) of every matched layer."""
     targets = set(config.get("target_modules") or ())
     names = [name for name in adapters.linear_names(model.backbone) if name.rpartition(".")[2] in targets]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -12,15 +12,20 @@ import torch
 from torch import Tensor
 
 from ..core import UserError
+from ..reading import cache_bytes, device_of
 from .sampling import Sampler
 from .stops import TextStream
+from .trace import Point, read
 
 Progress = Callable[[int, int], None]  # tokens read, tokens in all
 
 
 @dataclass(frozen=True)
 class Options:
-    """temperature 0 is greedy. `raw` leaves the chat template out. `force` reads past a full-attention limit."""
+    """temperature 0 is greedy. `raw` leaves the chat template out. `force` reads past a full-attention limit.
+
+    `limit` cuts the text (not the prompt) to that many tokens; `every` notes the cost each time that many were read.
+    """
 
     max_new_tokens: int = 128
     temperature: float = 0.0
@@ -29,12 +34,16 @@ class Options:
     stop: tuple[str, ...] = ()
     raw: bool = False
     force: bool = False
-    block: int = 1024
+    block: int = 512
+    limit: int | None = None
+    every: int = 0
 
     def check(self) -> Options:
-        _between("max-new-tokens", self.max_new_tokens, 1, None)
-        _between("temperature", self.temperature, 0, None)
-        _between("block", self.block, 1, None)
+        _at_least("max-new-tokens", self.max_new_tokens, 1)
+        _at_least("temperature", self.temperature, 0)
+        _at_least("block", self.block, 1)
+        _at_least("limit", self.limit or 1, 1)
+        _at_least("figures-every", self.every, 0)
         if not 0 < self.top_p <= 1:
             raise UserError(f"top-p is {self.top_p}; it must be above 0 and at most 1")
         if any(not stop for stop in self.stop):
@@ -42,8 +51,8 @@ class Options:
         return self
 
 
-def _between(name: str, value: float, least: float, most: float | None) -> None:
-    if value < least or (most is not None and value > most):
+def _at_least(name: str, value: float, least: float) -> None:
+    if value < least:
         raise UserError(f"{name} is {value}; it must be at least {least}")
 
 
@@ -58,6 +67,7 @@ class Generated:
     tokens_written: int
     ms_per_token: float | None
     state_bytes: dict[str, int]
+    points: list[Point] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     options: dict[str, Any] = field(default_factory=dict)
 
@@ -78,23 +88,22 @@ def generate_text(
     *,
     on_text: Callable[[str], None] | None = None,
     progress: Progress | None = None,
+    on_point: Callable[[Point], None] | None = None,
 ) -> Generated:
     """Read `text` and `prompt`, then write up to `max_new_tokens`.
 
     `on_text` receives each new piece of text as it becomes certain; `progress(tokens read, tokens in all)` is called
-    after each block. Raises UserError for an empty input, and for a text beyond the positions of a layer with full
-    attention, unless `force`.
+    after each block, `on_point` each time `options.every` tokens were read. Raises UserError for an empty input, and
+    for a text beyond the positions of a layer with full attention, unless `force`.
     """
     options = (options or Options()).check()
-    ids = encode(tokenizer, prompt, text, raw=options.raw)
+    ids = encode(tokenizer, prompt, shorten(tokenizer, text, options.limit), raw=options.raw)
     warnings = check_length(model, len(ids) + options.max_new_tokens, force=options.force)
-    device = next(model.parameters()).device
     with torch.inference_mode():
-        started = time.perf_counter()
-        batch = torch.tensor([ids], device=device)
-        report = None if progress is None else lambda done: progress(done, len(ids))
-        logits, cache = model.prefill(batch, block=options.block, progress=report)
-        seconds = time.perf_counter() - started
+        batch = torch.tensor([ids], device=device_of(model))
+        reading = {"block": options.block, "every": options.every, "progress": progress, "on_point": on_point}
+        logits, cache, seconds, points = read(model, batch, **reading)
+        held = cache_bytes(cache)
         stream = TextStream(tokenizer, options.stop, on_text)
         times = list(_write(model, logits, cache, stream, options))
     return Generated(
@@ -104,13 +113,14 @@ def generate_text(
         read_seconds=round(seconds, 4),
         tokens_written=stream.count,
         ms_per_token=round(1000 * statistics.median(times), 3) if times else None,
-        state_bytes=cache.nbytes(),
+        state_bytes=held,
+        points=points,
         warnings=warnings,
         options=asdict(options),
     )
 
 
-def _write(model: Any, logits: Tensor, cache: Any, stream: TextStream, options: Options) -> Iterable[float]:
+def _write(model: Any, logits: Tensor, cache: Any, stream: TextStream, options: Options) -> Iterator[float]:
     """Sample until an end token, a stop string or the limit; yields the seconds of each step of the model."""
     sampler = Sampler(options.temperature, options.top_p, options.seed)
     ends = end_tokens(model, stream.tokenizer)
@@ -137,6 +147,14 @@ def encode(tokenizer: Any, prompt: str, text: str = "", *, raw: bool = False) ->
         content = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
         return _ids(tokenizer, content, special=False)
     return _ids(tokenizer, content, special=True)
+
+
+def shorten(tokenizer: Any, text: str, limit: int | None) -> str:
+    """The text's first `limit` tokens, as text."""
+    if limit is None or not text:
+        return text
+    found = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)["offset_mapping"]
+    return text if len(found) <= limit else text[: found[limit - 1][1]]
 
 
 def _ids(tokenizer: Any, content: str, *, special: bool) -> list[int]:

@@ -1,0 +1,233 @@
+"""The main job on a packaged real model: the plan, what it keeps, a book at constant cost, and text; in minutes."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .convert import files, summary, views
+from .convert.attach import convert
+from .convert.bases import load_base
+from .convert.load import load
+from .convert.save import save
+from .core import atomic_file, seed_all
+from .environment import environment
+from .eval import lines, run_eval, table
+from .generate.text import Options, generate_text
+from .generate.trace import Point, read
+from .plan import ModelShape
+from .presets import build
+from .report import write_report
+
+BASE = "smollm2-135m-q4_1"
+ADAPTER = "smollm2-135m-anchor"
+WINDOW = 128
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Sizes in tokens, chosen to end within three minutes on two cores."""
+
+    out: str = "runs/quickstart"
+    base: str = BASE
+    adapter: str | None = None
+    documents: int = 3
+    context: int = 2048
+    every: int = 4096
+    book_tokens: int | None = None
+    teacher_tokens: int = 8192
+    new_tokens: int = 60
+    seed: int = 0
+
+
+def packaged_text(name: str) -> Path:
+    """A text that ships with the package: `held_out.txt` or `book.txt`."""
+    return Path(str(resources.files("anchorlm") / "texts" / name))
+
+
+def packaged_adapter() -> Path | None:
+    """The trained adapter that ships with the package, or None in a copy without it."""
+    folder = Path(str(resources.files("anchorlm") / "adapters" / ADAPTER))
+    return folder if files.is_adapter(folder) else None
+
+
+def quickstart(settings: Settings, say: Say = print) -> dict[str, Any]:
+    """Run every step, print it as the command that does the same, and write JSON files and report.html to `out`."""
+    return _Run(settings, say).all()
+
+
+class _Run:
+    """The steps share one loaded model, so that its weights are read once."""
+
+    def __init__(self, settings: Settings, say: Say):
+        self.settings, self.say = settings, say
+        self.out = Path(settings.out)
+        self.commands: list[str] = []
+        self.seconds: dict[str, float] = {}
+        seed_all(settings.seed)
+
+    def all(self) -> dict[str, Any]:
+        with self._opened() as (folder, model, tokenizer, trained):
+            self.folder, self.model, self.tokenizer, self.trained = folder, model, tokenizer, trained
+            plan, quality = self.plan(), self.quality()
+            points = self.book()
+            grown = self.teacher_reads()
+            self.limits(quality, points, grown)
+        return self.finish(plan, quality, points, grown)
+
+    @contextmanager
+    def _opened(self) -> Iterator[tuple[Path, Any, Any, bool]]:
+        """The packaged adapter; in a copy without one, a freshly converted folder that is gone afterwards."""
+        adapter = Path(self.settings.adapter) if self.settings.adapter else packaged_adapter()
+        with tempfile.TemporaryDirectory() as place:
+            self.say(f"loading {self.settings.base} (the first time, its weights are fetched and unpacked)")
+            with self._timed("loading"):
+                folder = adapter or self._untrained(Path(place) / "untrained")
+                model, tokenizer = load(folder)
+            yield folder, model, tokenizer, bool(files.read_json(folder / files.RUN).get("training"))
+
+    def _untrained(self, folder: Path) -> Path:
+        self.say("no trained adapter is packaged here: memory is untrained and silent")
+        self.command("convert", self.settings.base, "--plan", "anchor", "--set", f"window={WINDOW}", "-o", str(folder))
+        base = load_base(self.settings.base)
+        plan = build("anchor", ModelShape.from_config(base.model.config), window=WINDOW)
+        return save(convert(base, plan), folder, base.tokenizer)
+
+    def plan(self) -> dict[str, Any]:
+        self.command("info", str(self.folder))
+        config, stored = summary.source_config(str(self.folder))
+        dtype = next(self.model.backbone.parameters()).dtype
+        found = summary.summary(config, self.model.plan, summary.stored_lora(self.folder), dtype)
+        for row in found["layers"]:
+            self.say("  layers {layers:<6} {attention:<22} writes {writes:<6} reads {reads}".format(**row))
+        for part, size in found["state_bytes"].items():
+            self.say(f"  {part:<26} {size:>12,} bytes" if size else f"  {part:<26} {'-':>12}")
+        self.write("plan", {"kind": "plan", "source": stored.get("base"), **found})
+        return found
+
+    def quality(self) -> dict[str, Any]:
+        """Perplexity beside every control that tells what the memory alone adds."""
+        s, text = self.settings, packaged_text("held_out.txt")
+        with self._timed("perplexity"):
+            self.command(
+                "eval", str(self.folder), "--data", str(text), "--context", s.context, "--limit", s.documents,
+                "--vs", "teacher", "--vs", "window",
+            )  # fmt: skip
+            models = views.controls(self.model)
+            result = run_eval(
+                self.model, self.tokenizer, "ppl", text, s.context, name="anchor", versus=models, limit=s.documents,
+                seed=s.seed,
+            )["ppl"]  # fmt: skip
+        for line in lines(*table(result)):
+            self.say("  " + line)
+        self.write("ppl", result)
+        return result
+
+    def book(self) -> list[Point]:
+        """The whole packaged book at constant state, then what the model writes next."""
+        s, text = self.settings, packaged_text("book.txt")
+        limit = () if s.book_tokens is None else ("--limit", s.book_tokens)
+        options = Options(s.new_tokens, 0.8, 0.9, s.seed, raw=True, limit=s.book_tokens, every=s.every)
+        with self._timed("book"):
+            self.command(
+                "generate", str(self.folder), "--file", str(text), "--raw", "--figures-every", s.every, *limit,
+                "--max-new-tokens", s.new_tokens, "--temperature", 0.8, "--top-p", 0.9, "--seed", s.seed,
+            )  # fmt: skip
+            result = generate_text(
+                self.model, self.tokenizer, "", text.read_text(encoding="utf-8"), options, on_point=self.point
+            )
+        self.say("  it goes on: " + " ".join(result.text.split()))
+        self.reading("reading", "anchor", result.points)
+        last = text.read_text(encoding="utf-8").strip()[-300:] if s.book_tokens is None else ""
+        self.write(
+            "text", {"kind": "text", "title": "What it writes after the book", "prompt": last, "text": result.text}
+        )
+        return result.points
+
+    def teacher_reads(self) -> list[Point]:
+        s, text = self.settings, packaged_text("book.txt")
+        with self._timed("teacher"):
+            self.command(
+                "generate", s.base, "--file", str(text), "--raw", "--limit", s.teacher_tokens - 1, "--figures-every",
+                s.every // 2, "--max-new-tokens", 1,
+            )  # fmt: skip
+            ids = self.tokenizer(text.read_text(encoding="utf-8"), verbose=False)["input_ids"][: s.teacher_tokens]
+            teacher = views.teacher(self.model)
+            _, _, _, points = read(teacher, torch.tensor([ids]), every=s.every // 2, on_point=self.point)
+        self.reading("reading-teacher", "teacher", points)
+        return points
+
+    def limits(self, quality: dict[str, Any], points: list[Point], grown: list[Point]) -> list[str]:
+        """What the adapter cannot do, from this run's figures and from what its own training measured."""
+        value = {row["model"]: row["value"] for row in quality["rows"]}
+        window = next((name for name in value if name.startswith("window")), None)
+        found = [f"Perplexity is {value['anchor'] / value['teacher'] - 1:+.0%} against the teacher on this text."]
+        if window:
+            gain = 1 - value["anchor"] / value[window]
+            found.append(f"Memory changes perplexity by {-gain:+.1%} against the same model without it.")
+        if not self.trained:
+            found.append("This adapter is untrained: its memory does nothing yet.")
+        found += files.read_json(self.folder / files.RUN).get("limits") or []
+        self.say("what it cannot do")
+        for line in found:
+            self.say("  " + line)
+        self.write("limits", {"kind": "limits", "lines": found})
+        return found
+
+    def finish(self, plan: Any, quality: Any, points: list[Point], grown: list[Point]) -> dict[str, Any]:
+        self.write("commands", {"kind": "commands", "lines": self.commands})
+        page = write_report(self.out, self.out / "report.html", "anchorlm quickstart")
+        total = sum(self.seconds.values())
+        self.say(f"wrote {page}; {total:.0f} s: " + ", ".join(f"{k} {v:.0f}" for k, v in self.seconds.items()))
+        return {
+            "report": str(page),
+            "seconds": {name: round(value, 1) for name, value in self.seconds.items()},
+            "state_bytes": plan["state_bytes"],
+            "perplexity": {row["model"]: row["value"] for row in quality["rows"]},
+            "reading": [point.to_dict() for point in points],
+            "teacher_reading": [point.to_dict() for point in grown],
+            "commands": self.commands,
+        }
+
+    def command(self, *words: Any) -> None:
+        """Say the line that does the same by itself."""
+        line = shlex.join(["anchorlm", *map(str, words)])
+        self.commands.append(line)
+        self.say("")
+        self.say("$ " + line)
+
+    def point(self, point: Point) -> None:
+        self.say(
+            f"  {point.tokens:>7,} tokens read  {point.tokens_per_second:>6,.0f} tokens/s  "
+            f"state {point.state_bytes:>12,} bytes  next token {point.decode_ms:>6,.1f} ms"
+        )
+
+    def reading(self, name: str, model: str, points: list[Point]) -> None:
+        rows = [point.to_dict() for point in points]
+        text = f"a book ({packaged_text('book.txt').name})"
+        self.write(
+            name,
+            {"kind": "reading", "model": model, "text": text, "points": rows, "environment": environment(self.model)},
+        )
+
+    def write(self, name: str, content: dict[str, Any]) -> None:
+        with atomic_file(self.out / f"{name}.json") as file:
+            json.dump(content, file, indent=1, default=str)
+
+    @contextmanager
+    def _timed(self, name: str) -> Iterator[None]:
+        started = time.perf_counter()
+        yield
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - started
