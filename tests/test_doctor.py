@@ -1,6 +1,9 @@
 """The doctor answers in JSON, quickly, with or without a hub."""
 
 import json
+import os
+import subprocess
+import sys
 import time
 
 import torch
@@ -44,3 +47,11 @@ def test_converted_files_are_listed_with_their_size(tmp_path, monkeypatch):
 
     built = build_once(cache_folder() / "gguf" / "some-1", build)
     assert doctor()["cache"]["bases"] == [{"source": "some.gguf", "folder": str(built), "bytes": 7}]
+
+
+def test_it_needs_nothing_that_another_import_brought():
+    code = "from anchorlm.doctor import doctor; print(sorted(doctor()))"
+    environment = {**os.environ, "HF_ENDPOINT": "http://127.0.0.1:1"}
+    environment.pop("ANCHORLM_OFFLINE", None)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0 and "hub" in done.stdout, done.stderr

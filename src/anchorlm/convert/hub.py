@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 
 import huggingface_hub
+from huggingface_hub import constants
 from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
 
 from ..core import UserError
@@ -39,7 +40,7 @@ def _is_set(name: str) -> bool:
 
 def reachable(repository: str) -> bool:
     """Whether the hub answers about `repository` within PATIENCE seconds."""
-    return not offline() and _answer(repository, huggingface_hub.constants.ENDPOINT) is None
+    return not offline() and _answer(repository, constants.ENDPOINT) is None
 
 
 @functools.lru_cache(maxsize=32)
@@ -76,7 +77,7 @@ def snapshot(repository: str, weights: bool = True) -> Path:
         if folder := cached_snapshot(repository, weights):
             return folder
         raise UserError(f"base {repository} is not in the hub cache and the environment forbids the network")
-    error = _answer(repository, huggingface_hub.constants.ENDPOINT)
+    error = _answer(repository, constants.ENDPOINT)
     if error is not None:
         if (folder := cached_snapshot(repository, weights)) and not isinstance(error, RepositoryNotFoundError):
             return folder
