@@ -35,7 +35,8 @@ def calibrate(model: Any, input_ids: Tensor) -> dict[str, float]:
     """
     for name, slot in model.plan.slots.items():
         if input_ids.shape[1] < 2 * slot.chunk * (slot.lag + 1):
-            raise UserError(f"slots.{name} needs {2 * slot.chunk * (slot.lag + 1)} tokens to calibrate; got {input_ids.shape[1]}")
+            least = 2 * slot.chunk * (slot.lag + 1)
+            raise UserError(f"slots.{name} needs {least} tokens to calibrate; got {input_ids.shape[1]}")
     inputs = _layer_inputs(model, input_ids)
     layers = [layer.self_attn for layer in model.backbone.model.layers]
     found = {}
@@ -46,6 +47,12 @@ def calibrate(model: Any, input_ids: Tensor) -> dict[str, float]:
             _set_reader(layers[layer], layers[layer].readers[name].queries, inputs[layer], spread)
         found[name] = _set_step(model, attention, attention.writers[name], inputs[slot.write])
     return found
+
+
+def untouched(model: Any) -> bool:
+    """Whether the model has slots and no gate was ever opened; a trained memory must not be fitted anew."""
+    gates = [p for name, p in model.memory_parameters().items() if name.endswith("gate_weight")]
+    return bool(gates) and not any(bool(gate.any()) for gate in gates)
 
 
 def _layer_inputs(model: Any, input_ids: Tensor) -> dict[int, Tensor]:

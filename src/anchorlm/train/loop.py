@@ -14,7 +14,7 @@ from ..core import UserError, seed_all
 from ..data import batches
 from ..settings import Recipe
 from . import checkpoint as saved
-from .calibrate import calibrate
+from .calibrate import calibrate, untouched
 from .checkpoint import Position
 from .errors import TrainingError
 from .folder import write_json
@@ -56,7 +56,7 @@ class Run:
 def run_stages(run: Run) -> None:
     """Train every stage that is left."""
     names = list(active_stages(run.recipe))
-    if run.position.step == 0 and run.recipe.calibrate and run.model.plan.slots:
+    if run.position.step == 0 and run.recipe.calibrate and untouched(run.model):
         _calibrate(run)
     for name in names[names.index(run.position.stage) :]:
         if name != run.position.stage:
@@ -73,7 +73,7 @@ def _calibrate(run: Run) -> None:
     row = next(_stream(run)).input_ids[:1].to(next(run.model.parameters()).device)
     if row.shape[1] < 2 * max(slot.chunk * (slot.lag + 1) for slot in run.model.plan.slots.values()):
         raise UserError(f"data.length is {data.length}; calibration needs two chunks of every slot, or calibrate: false")
-    run.write({"step": 0, "stage": "calibrate", "steps": calibrate(run.model, row)})
+    write_json(run.out / "calibration.json", {"step sizes": calibrate(run.model, row)})
 
 
 def _run_stage(run: Run, stage: Stage) -> None:
