@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 WORKERS ?= 2
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help install quickstart test test-slow lint docs lock surface clean
+.PHONY: help install quickstart test test-slow lint format docs lock surface clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1|/' | column -t -s '|'
@@ -28,6 +28,10 @@ lint: install ## style, format and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
+
+format: install ## put style and format right where a tool can
+	$(BIN)/ruff check --fix --quiet . || true
+	$(BIN)/ruff format --quiet .
 
 docs: install ## the documentation, strictly, into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

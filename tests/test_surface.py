@@ -52,9 +52,7 @@ def recipe_keys():
 
 def test_the_surface_is_the_frozen_one():
     frozen = json.loads(FROZEN.read_text())
-    assert surface() == frozen, (
-        "the public surface changed; if on purpose, run `make surface`"
-    )
+    assert surface() == frozen, "the public surface changed; if on purpose, run `make surface`"
 
 
 def test_every_public_name_exists():
