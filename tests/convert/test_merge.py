@@ -56,6 +56,8 @@ def test_merged_equals_unmerged_and_loads_strictly(base_folder, tmp_path, plan):
     torch.testing.assert_close(logits(merged), logits(model), atol=1e-4, rtol=1e-3)
     assert not adapters.has_lora(merged) and merged.plan == model.plan
     assert tokenizer("ab")["input_ids"]
+    assert merged.config.base is None, "saving it again must not drop the merged weights"
+    assert json.loads((tmp_path / "m" / "run.json").read_text())["base"] == str(base_folder)
 
 
 def test_a_merged_folder_needs_no_anchorlm_and_no_network(tied_folder, tmp_path):

@@ -223,3 +223,36 @@ def test_saving_does_not_change_the_model(hybrid, tmp_path):
     save(hybrid, tmp_path / "x")
     after = hybrid.state_dict()
     assert before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_a_changed_backbone_is_not_lost_silently(hybrid, tmp_path):
+    adapters.add_lora(hybrid, 2, 4)
+    with torch.no_grad():
+        for parameter in adapters.lora_parameters(hybrid).values():
+            parameter.add_(0.1)
+    save(hybrid, tmp_path / "fine")
+    with torch.no_grad():
+        hybrid.backbone.model.layers[1].self_attn.q_proj.base_layer.weight.add_(0.1)
+    with pytest.raises(UserError, match=r"layers.1.self_attn.q_proj.weight was changed"):
+        save(hybrid, tmp_path / "lost")
+    hybrid.config.base = None
+    save(adapters.merge_lora(hybrid), tmp_path / "whole")
+    assert torch.equal(logits(load(tmp_path / "whole", "float32")[0]), logits(hybrid))
+
+
+def test_a_merged_model_is_saved_whole(saved, tmp_path):
+    model, folder = saved
+    merged = adapters.merge_lora(load(folder, "float32")[0])
+    save(merged, tmp_path / "again")
+    assert torch.equal(logits(load(tmp_path / "again", "float32")[0]), logits(merged))
+
+
+def test_auto_classes_need_only_the_import_of_the_package(saved):
+    code = f"""
+    import anchorlm
+    from transformers import AutoModelForCausalLM
+    model = AutoModelForCausalLM.from_pretrained({str(saved[1])!r})
+    assert type(model).__name__ == "AnchorForCausalLM" and model.plan.slots
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

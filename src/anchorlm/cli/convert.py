@@ -36,13 +36,19 @@ def convert(
     seed_all(seed)
     loaded = load_base(base, dtype=dtype, device=device)
     model = attach(loaded, chosen)
-    defaults = {
-        "plan": plan,
-        "seed": seed,
-        "dtype": str(next(model.backbone.parameters()).dtype).removeprefix("torch."),
-    }
+    weights = next(model.backbone.parameters())
+    defaults = {"plan": plan, "seed": seed, "dtype": str(weights.dtype).removeprefix("torch."), **slot_defaults(chosen)}
     save(model, out, loaded.tokenizer, {"defaults": defaults}, overwrite=overwrite)
     report(found | {"base": base, "out": out, "defaults": defaults}, json)
+
+
+def slot_defaults(plan: Any) -> dict[str, Any]:
+    """The choices of the slots that tables do not show; those of the first slot, which presets give to all."""
+    slot = next(iter(plan.slots.values()), None)
+    if slot is None:
+        return {}
+    shown = {name: getattr(slot, name) for name in ("mix", "rope", "act", "norm", "conv", "silent")}
+    return shown | dict(vars(slot.rule_options))
 
 
 def report(found: dict[str, Any], json: bool) -> None:

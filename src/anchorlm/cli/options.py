@@ -20,7 +20,7 @@ Sets = Annotated[
     list[str], typer.Option("--set", metavar="KEY=VALUE", help="replace one value, such as window=128; repeatable")
 ]
 Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16, float16 or float64")]
-Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")]
 Seed = Annotated[int, typer.Option(min=0, help="seed of everything random")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="replace the output folder if it exists")]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON object on stdout and nothing else there")]
@@ -80,11 +80,13 @@ def _typed(text: str, value: str) -> Any:
 
 
 def check_device(name: str) -> str:
-    """The name, if torch can put a tensor there."""
+    """The name, if torch can put a tensor there; auto is the first GPU, if there is one."""
     import torch
 
     from ..core import UserError
 
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
     try:
         torch.empty(1, device=name)
     except (RuntimeError, AssertionError) as error:

@@ -9,7 +9,7 @@ import typer
 from . import options, show
 
 Name = Annotated[str, typer.Argument(metavar="core", help="which table")]
-Texts = Annotated[list[str], typer.Option("--data", metavar="TEXT...", help="text for perplexity")]
+Texts = Annotated[list[str], typer.Option("--data", metavar="TEXT...", help="text for perplexity; packaged by default")]
 Folder = Annotated[str, typer.Option("--out", "-o", metavar="DIR", help="where core.json and core.md go")]
 Adapter = Annotated[str | None, typer.Option("--adapter", metavar="DIR", help="the row `anchor`; packaged by default")]
 Rows = Annotated[list[str], typer.Option("--row", metavar="NAME=DIR", help="a further row; repeatable")]
@@ -35,16 +35,16 @@ def results(
 ) -> None:
     """Measure a base, its window-only form, Anchor-F and the trained adapter side by side."""
     from ..core import UserError, suggest
+    from ..quickstart import packaged_text
     from ..results import Core, core, markdown
 
     if name != "core":
         raise UserError(f"table {name!r} is unknown; {suggest(name, ['core'])}")
-    if not data:
-        raise UserError("results needs --data: a text file or a folder of them")
     extra = dict(_named(text) for text in row)
     settings = Core(
-        data=tuple(data), base=base, adapter=adapter or _packaged(), extra=extra, window=window, context=context,
-        lengths=tuple(lengths), limit=limit, seed=seed, dtype=dtype, device=options.check_device(device), peaks=peaks,
+        data=tuple(data) or (str(packaged_text("held_out.txt")),), base=base, adapter=adapter or _packaged(), extra=extra,
+        window=window, context=context, lengths=tuple(lengths), limit=limit, seed=seed, dtype=dtype,
+        device=options.check_device(device), peaks=peaks,
     )  # fmt: skip
     with show.Progress("", unit="done") as progress:
         result = core(settings, out, progress.named)

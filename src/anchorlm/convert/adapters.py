@@ -131,8 +131,13 @@ def lora_disabled(model: nn.Module) -> Iterator[nn.Module]:
             layer._disable_adapters = flag
 
 
-def merge_lora(model: nn.Module) -> nn.Module:
-    """Fold the adapters into the linear layers, in place; afterwards the model holds no trace of peft."""
+def merge_lora(model: Any) -> Any:
+    """Fold the adapters into the linear layers, in place; afterwards the model holds no trace of peft.
+
+    Its backbone is then no longer the base's, so `config.base` is cleared: the model can only be saved whole.
+    """
+    if has_lora(model):
+        model.config.base = model.config.base_fingerprint = None
     for name, layer in list(lora_layers(model)):
         base = layer.get_base_layer()
         base.weight.data = _merged_weight(layer, base)

@@ -33,7 +33,22 @@ def convert(base: Base | nn.Module, plan: Plan | dict[str, Any]) -> AnchorForCau
     if hasattr(base, "fingerprint"):
         hybrid.config.base, hybrid.config.base_fingerprint = base.name, base.fingerprint
     assert_finite(hybrid)
+    hybrid.untouched = {name: _writes(parameter) for name, parameter in hybrid.named_parameters()}
     return hybrid
+
+
+def changed_weights(model: Any) -> list[str]:
+    """Names of backbone weights written to since `convert`; an adapter folder, which names the base, would lose them.
+
+    torch counts writes in place, which is how optimizers work; a move to another device or dtype is none.
+    """
+    before, own = getattr(model, "untouched", {}), set(model.memory_parameters())
+    now = {name.replace(".base_layer.", "."): _writes(parameter) for name, parameter in model.named_parameters()}
+    return [name for name, writes in now.items() if name not in own and writes != before.get(name, writes)]
+
+
+def _writes(parameter: torch.Tensor) -> int:
+    return 0 if parameter.is_inference() else parameter._version
 
 
 def assert_finite(model: nn.Module) -> None:

@@ -34,10 +34,12 @@ def merge(
         raise UserError(f"output {out} is the input folder; name another")
     with atomic_dir(out, overwrite=overwrite) as folder:
         model, tokenizer = load(path, dtype, base=base, any_base=any_base)
+        record = _record(model, Path(path))
         adapters.merge_lora(model)
+        model.config.base = model.config.base_fingerprint = None
         write_whole(model, folder)
         export_code(folder)
-        write_companions(model, folder, tokenizer, _record(model, Path(path)), Path(out).name)
+        write_companions(model, folder, tokenizer, record, Path(out).name)
     return Path(out)
 
 

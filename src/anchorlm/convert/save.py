@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 from ..core import UserError, atomic_dir
 from ..hf.model import AnchorForCausalLM
 from . import adapters, files
+from .attach import changed_weights
 from .card import write_card
 from .quiet import quiet
 
@@ -38,11 +39,20 @@ def save(
     with atomic_dir(path, overwrite=overwrite) as folder:
         record = run_record(model, run)
         if model.config.base:
+            _refuse_changed(model)
             write_adapter(model, folder)
         else:
             write_whole(model, folder)
         write_companions(model, folder, tokenizer, record, path.name)
     return path
+
+
+def _refuse_changed(model: AnchorForCausalLM) -> None:
+    if names := changed_weights(model):
+        raise UserError(
+            f"backbone weight {names[0]} was changed after loading ({len(names)} in all) and an adapter folder would "
+            "lose that; set model.config.base = None to save the weights whole"
+        )
 
 
 def write_adapter(model: AnchorForCausalLM, folder: Path) -> None:
