@@ -100,6 +100,52 @@ def test_info_counts_lora_as_the_model_does(call, base_folder, tmp_path):
     assert found["parameters"]["total"] == sum(p.numel() for p in model.parameters())
 
 
+def test_train_resume_eval_and_generate(call, folder, base_folder, tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("the quick brown fox jumps over the lazy dog, " * 60)
+    sizes = ["--set", "data.length=32", "stage1.steps=2", "stage2.steps=2", "eval_every=0", "stage2.lora.rank=2"]
+    code, shown, _ = call("train", folder, "--dry-run", *sizes)
+    assert code == 0 and "memory" in shown and "lora" in shown.lower()
+    trained = tmp_path / "trained"
+    code, shown, _ = call("train", folder, "--data", text, "-o", trained, *sizes, "--json")
+    assert code == 0 and json.loads(shown)["rows"]
+    code, shown, error = call("train", folder, "--data", text, "-o", trained, *sizes)
+    assert code == 0, error
+    options = ["--data", text, "--context", 64, "--limit", 2]
+    code, shown, error = call(
+        "eval", trained, *options, "--vs", base_folder, "window", "-o", tmp_path / "figures", "--json"
+    )
+    assert code == 0, error
+    rows = json.loads(shown)["ppl"]["rows"]
+    assert [row["model"] for row in rows] == [str(trained), str(base_folder), "window"]
+    assert all(row["n"] == 2 and row["value"] > 1 for row in rows)
+    assert "perplexity" in call("eval", trained, *options)[1]
+    assert call("generate", trained, "--prompt", "the quick", "--max-new-tokens", 3)[0] == 0
+
+
+def test_figures_while_reading(call, folder, tmp_path):
+    (tmp_path / "book.txt").write_text("abcdefgh" * 60)
+    arguments = (
+        "--file",
+        tmp_path / "book.txt",
+        "--raw",
+        "--limit",
+        300,
+        "--figures-every",
+        100,
+        "--max-new-tokens",
+        2,
+    )
+    code, _, figures = call("generate", folder, *arguments)
+    assert code == 0
+    states = [
+        line.split("state ")[1].split(" bytes")[0] for line in figures.splitlines() if "for one more token" in line
+    ]
+    assert len(states) == 3 and "read 300 tokens" in figures
+    code, text, _ = call("generate", folder, *arguments, "--json")
+    assert [point["tokens"] for point in json.loads(text)["points"]] == [100, 200, 300]
+
+
 MISTAKES = [
     (("convrt", "x"), "convert"),
     (("convert", "{base}", "--plann", "swa"), "--plan"),

@@ -68,6 +68,7 @@ def test_the_folder_is_small_and_complete(saved):
     assert {"config.json", "memory.safetensors", "README.md", "run.json", "tokenizer.json"} <= names
     assert {"lora/adapter_config.json", "lora/adapter_model.safetensors"} <= names
     assert "model.safetensors" not in names
+    assert len({(folder / name).stat().st_mode for name in names}) == 1, "all files may be read by the same people"
     run = json.loads((folder / "run.json").read_text())
     assert run["command"] == "anchorlm test" and run["versions"]["torch"] == torch.__version__
     assert Plan.from_dict(json.loads((folder / "config.json").read_text())["plan"], 4).slots

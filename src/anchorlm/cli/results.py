@@ -40,10 +40,9 @@ def results(
 
     if name != "core":
         raise UserError(f"table {name!r} is unknown; {suggest(name, ['core'])}")
-    extra = dict(_named(text) for text in row)
+    extra, texts = dict(_named(text) for text in row), tuple(data) or (str(packaged_text("held_out.txt")),)
     settings = Core(
-        data=tuple(data) or (str(packaged_text("held_out.txt")),), base=base, adapter=adapter or _packaged(), extra=extra,
-        window=window, context=context, lengths=tuple(lengths), limit=limit, seed=seed, dtype=dtype,
+        data=texts, base=base, adapter=adapter or _packaged(), extra=extra, window=window, context=context, lengths=tuple(lengths), limit=limit, seed=seed, dtype=dtype,
         device=options.check_device(device), peaks=peaks,
     )  # fmt: skip
     with show.Progress("", unit="done") as progress:

@@ -91,6 +91,8 @@ def write_companions(
     text = json.dumps(record, indent=2, default=str)
     (folder / files.RUN).write_text(text + "\n", encoding="utf-8")
     write_card(model, record, folder / files.CARD, title)
+    for path in folder.rglob("*.safetensors"):
+        path.chmod((folder / files.CONFIG).stat().st_mode)  # safetensors makes files that only their owner may read
 
 
 def run_record(model: AnchorForCausalLM, run: dict[str, Any] | None = None) -> dict[str, Any]:
