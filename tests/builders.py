@@ -18,7 +18,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from anchorlm.hf import AnchorForCausalLM
+from anchorlm.hf import AnchorForCausalLM, families
 from anchorlm.plan import ModelShape, Plan, ReadMap, Slot
 from anchorlm.presets import build
 from anchorlm.state import ModelState
@@ -77,7 +77,9 @@ def teacher(family: str = "llama", layers: int = 4, dtype=torch.float64, seed: i
     shake(dict(model.named_parameters()), seed, matrix=0.25, vector=0.2)
     if dtype == torch.float64:
         _exact_norms(model)
-    return model.to(dtype)
+    for parameter in model.parameters():  # buffers stay: loading a checkpoint keeps RoPE's frequencies in fp32 too
+        parameter.data = parameter.data.to(dtype)
+    return model
 
 
 def _exact_norms(model: nn.Module) -> None:
@@ -185,3 +187,8 @@ def assert_same_state(
     assert left.keys() == right.keys()
     for name, value in left.items():
         assert_near(value, right[name], tolerance, name)
+
+
+def cut_reach(model: AnchorForCausalLM, layer: int):
+    """The reach a layer really has: the plan's, cut to the teacher's own window."""
+    return families.cut(model.plan.layers[layer], model.backbone.config, layer)

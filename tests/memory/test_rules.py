@@ -4,13 +4,13 @@ import math
 
 import pytest
 import torch
-from builders import assert_near, normal, slot
 from torch.nn import functional as F
 
 from anchorlm.memory import Memory
 from anchorlm.memory.base import StepSize, inverse_softplus
 from anchorlm.memory.slot import Features
 from anchorlm.plan import Slot
+from builders import assert_near, normal, slot
 
 DIM = 6
 

@@ -1,15 +1,15 @@
 """Writing and reading a slot against the token loop, for every rule and option: values, states and gradients."""
 
 import pytest
-import slow
 import torch
-from builders import SLOT_KINDS, assert_near, normal, shake, slot
 
+import slow
 from anchorlm.memory import SlotWriter
 from anchorlm.nn.reader import SlotReader
 from anchorlm.ops.rows import Span
 from anchorlm.plan import ModelShape
 from anchorlm.state import SlotState
+from builders import SLOT_KINDS, assert_near, normal, shake, slot
 
 SHAPE = ModelShape(layers=64, query_heads=4, kv_heads=2, head_dim=6, hidden=8, vocab=10, max_positions=99)
 # Muon's loop goes through singular values, whose gradient needs as many tokens as the head is wide.

@@ -1,13 +1,13 @@
 """Read maps: the identity at the start, proper rotations and stretches, folding, and the inference memo."""
 
 import pytest
-import slow
 import torch
-from builders import assert_near, normal, shake
 
+import slow
 from anchorlm.nn.readmap import build_map
 from anchorlm.ops import swiglu
 from anchorlm.plan import ReadMap
+from builders import assert_near, normal, shake
 
 KINDS = ("dense", "cayley", "expm", "planes")
 

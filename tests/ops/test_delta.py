@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from builders import assert_near, normal
 
 from anchorlm.ops import reference
 from anchorlm.ops.delta import delta_chunk
+from builders import assert_near, normal
 
 
 @pytest.mark.parametrize("length", [1, 2, 7, 16, 31])

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from builders import assert_near, normal
 
 from anchorlm.ops import reference, swiglu
+from builders import assert_near, normal
 
 NAMES = reference.NAMES
 

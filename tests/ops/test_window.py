@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from builders import assert_near, normal
 
 from anchorlm.ops import reference, window
 from anchorlm.ops.rows import Span
 from anchorlm.plan import Reach
+from builders import assert_near, normal
 
 FREQUENCIES = 1.0 / 10 ** (torch.arange(3, dtype=torch.float64) / 2)
 REACHES = {
