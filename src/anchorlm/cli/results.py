@@ -40,11 +40,20 @@ def results(
 
     if name != "core":
         raise UserError(f"table {name!r} is unknown; {suggest(name, ['core'])}")
-    extra, texts = dict(_named(text) for text in row), tuple(data) or (str(packaged_text("held_out.txt")),)
     settings = Core(
-        data=texts, base=base, adapter=adapter or _packaged(), extra=extra, window=window, context=context, lengths=tuple(lengths), limit=limit, seed=seed, dtype=dtype,
-        device=options.check_device(device), peaks=peaks,
-    )  # fmt: skip
+        data=tuple(data) or (str(packaged_text("held_out.txt")),),
+        base=base,
+        adapter=adapter or _packaged(),
+        extra=dict(_named(text) for text in row),
+        window=window,
+        context=context,
+        lengths=tuple(lengths),
+        limit=limit,
+        seed=seed,
+        dtype=dtype,
+        device=options.check_device(device),
+        peaks=peaks,
+    )
     with show.Progress("", unit="done") as progress:
         result = core(settings, out, progress.named)
     show.emit(result) if json else show.line(markdown(result))
