@@ -197,7 +197,7 @@ def markdown(result: dict[str, Any]) -> str:
             f"# {settings['base']}, window {settings['window']}, {settings['sinks']} sinks",
             "",
             f"Perplexity on {', '.join(result['data']['names'])} (text {result['data']['hash']}) in "
-            f"{result['rows'][0]['documents']} documents of {settings['context']:,} tokens; cross-window: tokens whose "
+            f"pieces of {settings['context']:,} tokens ({_pieces(result)} of them); cross-window: tokens whose "
             f"bigram was last seen more than {settings['window']} tokens before.",
             "",
             *_markdown_table(quality),
@@ -228,7 +228,11 @@ def _cost(row: dict[str, Any], length: str, name: str) -> str:
 
 
 def _k(length: str) -> str:
-    return f"{int(length) / 1024:g}K"
+    return f"{int(length) / 1024:.3g}K" if int(length) >= 1024 else length
+
+
+def _pieces(result: dict[str, Any]) -> int:
+    return max(row["documents"] for row in result["rows"])
 
 
 def _markdown_table(lines: list[list[str]]) -> list[str]:
