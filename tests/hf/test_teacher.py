@@ -115,7 +115,7 @@ def test_an_open_window_and_closed_gates_are_the_teacher_at_any_length():
 
 def test_wrapping_shares_every_weight_of_the_backbone():
     base = builders.teacher("llama-tied")
-    weights = {n: p for n, p in base.named_parameters()}
+    weights = dict(base.named_parameters())
     model = wrap(base, "anchor", window=6)
     ours = dict(model.backbone.named_parameters())
     assert all(ours[name] is weight for name, weight in weights.items())
@@ -140,3 +140,11 @@ def test_what_cannot_be_wrapped_exactly_is_refused(change):
 def test_a_plan_of_another_depth_is_refused():
     with pytest.raises(UserError, match="the plan has 3 layers; the model has 4"):
         AnchorForCausalLM.from_backbone(builders.teacher(), build("swa", builders.shape(layers=3)))
+
+
+def test_tokens_lost_between_chunk_and_the_teachers_own_window_are_refused():
+    """The plan's window would cover the chunk; the teacher's, which is narrower, does not."""
+    base = builders.teacher("mistral-window")
+    plan = build("anchor", builders.shape("mistral-window"), window=16)
+    with pytest.raises(UserError, match="slots.head.chunk is 16 .* layer 0 sees window 11 .* up to 5 tokens"):
+        AnchorForCausalLM.from_backbone(base, plan)

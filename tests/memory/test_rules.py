@@ -128,7 +128,7 @@ def test_rows_and_heads_do_not_meet():
 
 
 def beaten(rule, size, dim=64, later=16):
-    """How the pairs of chunk 0 fare after `later` more: share of other values that are farther from the answer than the own."""
+    """Chunk 0 after `later` more chunks: the share of other values that are farther from an answer than its own."""
     heads, length = rule.heads, rule.options.key_length(dim)
     state, first = rule.start(1), None
     with torch.no_grad():

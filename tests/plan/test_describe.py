@@ -1,0 +1,65 @@
+"""A plan's bytes from shapes alone: the published figures, and every part on a line of its own."""
+
+import pytest
+
+from anchorlm.describe import describe, describe_slots, state_bytes
+from anchorlm.plan import ModelShape
+from anchorlm.presets import build
+
+LLAMA = ModelShape(32, 32, 8, 128, 4096, 128256, 131072)
+FAST = {
+    "anchor-f": 201_326_592,
+    "anchor-i": 176_160_768,
+    "anchor": 12_582_912,
+    "anchor-private": 37_748_736,
+    "anchor-hybrid": 50_331_648,
+    "swa": 0,
+    "full": 0,
+}
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_fast_weights_of_llama_8b(name):
+    assert state_bytes(build(name, LLAMA), LLAMA)["fast weights"] == FAST[name]
+
+
+def test_every_part_of_llama_8b_under_anchor():
+    parts = state_bytes(build("anchor", LLAMA, options={"momentum": True}), LLAMA)
+    token = 2 * 8 * 128 * 2
+    assert parts == {
+        "fast weights": 12_582_912,
+        "momentum": 12_582_912,
+        "chunk buffer": 2 * 511 * (token + (3 * 32 + 32) * 4),
+        "window ring": 32 * 511 * token,
+        "sinks": 524_288,
+        "counters": 8,
+        "full attention per token": 0,
+    }
+
+
+def test_kv_heads_take_a_quarter_and_the_hybrid_adds_full_attention():
+    kv = state_bytes(build("anchor", LLAMA, heads="kv"), LLAMA)
+    assert kv["fast weights"] == 12_582_912 // 4
+    assert state_bytes(build("anchor-hybrid", LLAMA), LLAMA)["full attention per token"] == 8 * 4096
+    assert state_bytes(build("full", LLAMA), LLAMA)["full attention per token"] == 131_072
+
+
+def test_bytes_follow_element_size_lag_and_conv():
+    base = state_bytes(build("anchor", LLAMA, chunk=256), LLAMA)
+    wide = state_bytes(build("anchor", LLAMA, chunk=256), ModelShape(32, 32, 8, 128, 4096, 1, 1, bytes_per_element=4))
+    assert wide["window ring"] == 2 * base["window ring"] and wide["fast weights"] == base["fast weights"]
+    lagged = state_bytes(build("anchor", LLAMA, chunk=256, lag=1), LLAMA)
+    assert lagged["chunk buffer"] == 511 * base["chunk buffer"] // 255
+    conv = state_bytes(build("anchor", LLAMA, chunk=256, conv=4), LLAMA)
+    assert conv["chunk buffer"] == base["chunk buffer"] + 2 * 3 * 4096
+
+
+def test_rows_of_a_plan():
+    rows = describe(build("anchor", LLAMA), LLAMA)
+    assert [r["layers"] for r in rows] == ["0", "1", "2-27", "28", "29-31"]
+    assert [r["writes"] for r in rows] == ["head", "", "", "tail", ""]
+    assert [r["reads"] for r in rows] == ["head", "head", "", "tail", "tail"]
+    assert {r["attention"] for r in rows} == {"window 512 + 4 sinks"}
+    slots = describe_slots(build("anchor", LLAMA), LLAMA)
+    assert [s["bytes"] for s in slots] == [6_291_456, 6_291_456]
+    assert [s["readers"] for s in slots] == ["0, 1", "28, 29, 30, 31"]
