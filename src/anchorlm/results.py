@@ -101,7 +101,7 @@ def _write(out: Path, result: dict[str, Any], bench: dict[str, Any]) -> None:
 
 
 COSTS: dict[str, Callable[[float], str]] = {
-    "state_bytes": lambda v: f"{v / 1e6:.2f} MB",
+    "state_bytes_most": lambda v: f"{v / 1e6:.2f} MB",
     "peak_bytes": lambda v: f"{v / 1e6:.0f} MB",
     "prefill_tokens_per_s": lambda v: f"{v:,.0f}",
     "decode_ms": lambda v: f"{v:.1f}",
@@ -202,7 +202,7 @@ def markdown(result: dict[str, Any]) -> str:
             "",
             *_markdown_table(quality),
             "",
-            "State of one sequence, peak memory above the loaded model, reading speed, time for one more token:",
+            "State of one sequence at its fullest, peak memory above the loaded model, reading speed, one more token:",
             "",
             *_markdown_table(costs),
             "",

@@ -8,6 +8,7 @@ import torch
 
 from anchorlm.bench import measure, memory, peak_memory
 from anchorlm.bench.worker import ModelSpec, measure_peak
+from anchorlm.convert.attach import convert
 from anchorlm.core import UserError
 from small import char_tokenizer, tiny_llama
 
@@ -28,6 +29,14 @@ def test_rows_for_every_model_and_length_with_exact_teacher_bytes():
     assert result["options"]["warm_up"] and result["environment"]["threads"]
     assert seen[-1] == ("bench 64 tokens", 2, 2)
     json.dumps(result)
+
+
+def test_the_fullest_state_holds_at_every_length_and_is_reached():
+    slot = {"write": 0, "read": [0, 1], "chunk": 16}
+    model = convert(tiny_llama(), {"attention": {"kind": "window", "window": 16, "sinks": 2}, "slots": {"m": slot}})
+    rows = measure({"m": model.eval()}, range(30, 50), 1, rounds=1)["rows"]
+    assert len({row["state_bytes_most"] for row in rows}) == 1
+    assert max(row["state_bytes"] for row in rows) == rows[0]["state_bytes_most"]
 
 
 def test_decoding_alternates_between_models(monkeypatch):

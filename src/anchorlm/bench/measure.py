@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 
 from anchorlm.core import UserError
+from anchorlm.describe import state_bytes
 from anchorlm.environment import environment, model_facts
 from anchorlm.reading import beyond, cache_bytes, device_of, prefill
 
@@ -113,6 +115,19 @@ class ClockedRun:
         return time.perf_counter()
 
 
+def largest_state(model: Any, length: int) -> int | None:
+    """Bytes of the state at its fullest by the plan's closed form; a chunk buffer is empty at each chunk's end.
+
+    None for a model without a plan, whose cache is just what was measured.
+    """
+    plan, shape = getattr(model, "plan", None), getattr(model, "shape", None)
+    if plan is None or shape is None:
+        return None
+    width = model.get_input_embeddings().weight.element_size()
+    parts = state_bytes(plan, replace(shape, bytes_per_element=width))
+    return parts.pop("full attention per token") * length + sum(parts.values())
+
+
 def _row(name: str, model: Any, length: int, reads: list, writes: list, state: dict[str, int]) -> dict[str, Any]:
     milliseconds = 1000 * np.asarray(writes)
     low, middle, high = np.quantile(milliseconds, [0.1, 0.5, 0.9])
@@ -127,6 +142,7 @@ def _row(name: str, model: Any, length: int, reads: list, writes: list, state: d
         "decode_tokens": len(writes),
         "state_bytes": sum(state.values()),
         "state_parts": state,
+        "state_bytes_most": largest_state(model, length) or sum(state.values()),
         **model_facts(model),
     }
     note = beyond(model, length)

@@ -95,7 +95,7 @@ def _length_axis(axis: Any, lengths: list[int]) -> None:
 
 def state_against_length(bench: dict[str, Any]) -> str:
     """Megabytes of cache or state after each length."""
-    rows = [row | {"megabytes": row["state_bytes"] / 1e6} for row in bench["rows"]]
+    rows = [row | {"megabytes": row["state_bytes_most"] / 1e6} for row in bench["rows"]]
     return _lines(rows, "megabytes", None, "state of one sequence, MB", "state", log=True)
 
 
