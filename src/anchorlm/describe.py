@@ -54,7 +54,7 @@ def state_bytes(plan: Plan, shape: ModelShape) -> dict[str, int]:
 
     "full attention per token" is the exception: what each further token adds where attention sees everything.
     """
-    total = dict.fromkeys(PARTS, 0)
+    total: dict[str, int] = dict.fromkeys(PARTS, 0)
     total["counters"] = 8
     for reach in plan.layers:
         for part, size in _attention_bytes(reach, shape).items():

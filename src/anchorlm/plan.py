@@ -140,7 +140,8 @@ class Slot:
         for name, layers in (("write", (self.write,)), ("read", self.read)):
             for layer in layers:
                 if isinstance(layer, bool) or not isinstance(layer, int) or not 0 <= layer < shape.layers:
-                    raise UserError(f"{where}.{name} names layer {layer!r}; the model has layers 0 to {shape.layers - 1}")
+                    allowed = f"the model has layers 0 to {shape.layers - 1}"
+                    raise UserError(f"{where}.{name} names layer {layer!r}; {allowed}")
         if not self.read:
             raise UserError(f"{where}.read is empty; a slot that nobody reads has no use")
         if len(set(self.read)) != len(self.read):
@@ -201,7 +202,8 @@ class Plan:
             if not isinstance(name, str) or not name.isidentifier():
                 raise UserError(f"slot name {name!r} is not allowed; use letters, digits and _, starting with a letter")
             if hasattr(_NAMES_TAKEN, name):
-                raise UserError(f"slot name {name!r} is taken by torch modules; choose another, such as {name + '_slot'!r}")
+                free = f"{name}_slot"
+                raise UserError(f"slot name {name!r} is taken by torch modules; choose another, such as {free!r}")
             slot.check(f"slots.{name}", shape)
             self._check_gap(name, slot)
         return self
@@ -249,7 +251,8 @@ class Plan:
         _mapping(values, "the plan")
         for key in values:
             if key not in ("attention", "layers", "slots"):
-                raise UserError(f"the plan has an unknown key {key!r}; {suggest(str(key), ['attention', 'layers', 'slots'])}")
+                known = suggest(str(key), ["attention", "layers", "slots"])
+                raise UserError(f"the plan has an unknown key {key!r}; {known}")
         reach = Reach(**_strict(Reach, values.get("attention") or {}, "attention"))
         named = _named_layers(_mapping(values.get("layers") or {}, "layers"), num_layers)
         slots = _mapping(values.get("slots") or {}, "slots")

@@ -61,7 +61,7 @@ def anchor_private(shape: ModelShape, window: int = WINDOW, sinks: int = SINKS, 
 def anchor_hybrid(shape: ModelShape, window: int = WINDOW, sinks: int = SINKS, **slot: Any) -> Plan:
     """3:1 interleaving: three windowed layers share one state, the fourth keeps full attention."""
     layers = tuple(Reach() if i % 4 == 3 else Reach("window", window, sinks) for i in range(shape.layers))
-    groups = [[i for i in range(s, min(s + 3, shape.layers))] for s in range(0, shape.layers, 4)]
+    groups = [list(range(s, min(s + 3, shape.layers))) for s in range(0, shape.layers, 4)]
     return Plan(layers, {f"g{n}": _slot(group, window, slot) for n, group in enumerate(groups)})
 
 

@@ -40,9 +40,15 @@ class RuleOptions:
 class SwigluOptions(RuleOptions):
     """SwiGLU fast weights trained at test time (LaCT, arXiv 2505.23884; Anchor, arXiv 2611.04327).
 
-    loss: inner loss, "dot" or "squared". step: initial inner step size per token. ratio: hidden width over head
-    width. key_scale: length of the normalised keys and queries over the square root of the head width; at 1 the
-    hidden units see inputs of unit variance, at length 1 (LaCT) they see almost none and learn slowly without Muon. momentum: carry the previous chunk's update. muon: orthogonalise the update; muon_step scales it.
+    step: initial inner step size per token; training calibrates it to the text first.
+    loss: inner loss, "dot" or "squared".
+    ratio: hidden width over head width.
+    key_scale: length of the normalised keys and queries over the square root of the head width. At 1 the hidden units
+        see inputs of unit variance; at length 1 (LaCT) they see almost none and learn slowly without Muon.
+    limit: no update of a matrix is longer than this share of the matrix at the start, so that a run of alike tokens
+        cannot blow the state up.
+    momentum: carry the previous chunk's update.
+    muon: orthogonalise the update; muon_step scales it.
     row_norm: "none", "post" (renormalise the rows after each update) or "pre" (carry the unnormalised sum).
     """
 

@@ -58,10 +58,11 @@ class SlotState:
         """Bytes held, by part; momentum is counted apart from the fast weights."""
         weights = self.weights or {}
         momentum = sum(t.nbytes for k, t in weights.items() if k.startswith("momentum"))
+        buffered = sum(t.nbytes for t in self.buffer.values())
         return {
             "fast weights": sum(t.nbytes for t in weights.values()) - momentum,
             "momentum": momentum,
-            "chunk buffer": sum(t.nbytes for t in self.buffer.values()) + (0 if self.tail is None else self.tail.nbytes),
+            "chunk buffer": buffered + (0 if self.tail is None else self.tail.nbytes),
         }
 
 

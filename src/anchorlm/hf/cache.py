@@ -41,7 +41,7 @@ class StateCache(Cache):
 
     def nbytes(self) -> dict[str, int]:
         """Bytes held now by all rows, by the parts of `describe.state_bytes` ("full attention" is the whole of it)."""
-        total = dict.fromkeys((*PARTS[:-1], "full attention"), 0)
+        total: dict[str, int] = dict.fromkeys((*PARTS[:-1], "full attention"), 0)
         if self.state is None:
             return total
         total["counters"] = self.state.position.nbytes

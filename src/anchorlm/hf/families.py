@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..core import UserError, suggest
-from ..plan import Reach
+from ..plan import Plan, Reach
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,11 @@ def teacher_window(config: Any, layer: int) -> int | None:
     if FAMILIES[config.model_type].layer_windows:
         return window if config.layer_types[layer] == "sliding_attention" else None
     return window
+
+
+def effective(plan: Plan, config: Any) -> Plan:
+    """The plan with every reach cut to what the teacher's own layer sees."""
+    return Plan(tuple(cut(reach, config, i) for i, reach in enumerate(plan.layers)), plan.slots)
 
 
 def cut(reach: Reach, config: Any, layer: int) -> Reach:

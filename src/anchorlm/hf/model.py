@@ -74,7 +74,8 @@ class AnchorForCausalLM(PreTrainedModel, GenerationMixin):
         does not fit.
         """
         families.check(backbone.config)
-        plan.check(ModelShape.from_config(backbone.config))
+        shape = ModelShape.from_config(backbone.config)
+        families.effective(plan.check(shape), backbone.config).check(shape)
         model = cls(AnchorConfig.of(backbone.config, plan, **config), backbone)
         weight = backbone.model.embed_tokens.weight
         wide = torch.promote_types(weight.dtype, torch.float32)
@@ -175,6 +176,7 @@ class AnchorForCausalLM(PreTrainedModel, GenerationMixin):
         _check_cache(cache)
         mask = _last_columns(attention_mask, x, "attention_mask")
         _check_starts(document_starts, x)
+        plan = self.plan if plan is None else _check_plan(plan, self.plan)
         state = cache.state if cache is not None else None
         state = ModelState.empty(x.shape[0], self.shape.layers, x.device) if state is None else state
         if state.rows != x.shape[0]:
@@ -184,7 +186,8 @@ class AnchorForCausalLM(PreTrainedModel, GenerationMixin):
         outputs = []
         for a in range(0, x.shape[1], size):
             part = slice(a, a + size)
-            y, state = self._block(x[:, part], _cut(mask, part), _cut(document_starts, part), state, plan or self.plan, captures, checkpoint)
+            given = (x[:, part], _cut(mask, part), _cut(document_starts, part))
+            y, state = self._block(*given, state, plan, captures, checkpoint)
             outputs.append(y)
         if cache is not None:
             cache.advance(state.compact(), x.shape[1])
@@ -225,7 +228,7 @@ class AnchorForCausalLM(PreTrainedModel, GenerationMixin):
         def rotary(places: Tensor) -> tuple[Tensor, Tensor]:
             return inner.rotary_emb(x, places)
 
-        reaches = tuple(families.cut(reach, self.backbone.config, i) for i, reach in enumerate(plan.layers))
+        reaches = families.effective(plan, self.backbone.config).layers
         step = Step(plan, reaches, span, positions, rotary, rotary(positions), checkpoint)
         attention, slots, traces = [], dict(state.slots), {}
         for index, layer in enumerate(inner.layers):
@@ -305,6 +308,17 @@ def _known(options: dict[str, Any]) -> dict[str, Any]:
 def _check_cache(cache: Any) -> None:
     if cache is not None and not isinstance(cache, StateCache):
         raise ValueError(f"cache is a {type(cache).__name__}; this model needs the one of model.new_cache()")
+
+
+def _check_plan(plan: Plan, own: Plan) -> Plan:
+    """Another plan for the same weights: other reaches and fewer slots, never a slot that has no weights."""
+    if len(plan.layers) != len(own.layers):
+        raise ValueError(f"the plan has {len(plan.layers)} layers; the model has {len(own.layers)}")
+    for name, slot in plan.slots.items():
+        known = own.slots.get(name)
+        if known is None or known.write != slot.write or not set(slot.read) <= set(known.read):
+            raise ValueError(f"the plan has a slot {name!r} that the model has no weights for")
+    return plan
 
 
 def _last_columns(mask: Tensor | None, x: Tensor, name: str) -> Tensor | None:

@@ -39,7 +39,9 @@ class SlotReader(nn.Module):
         nn.init.zeros_(self.gate_weight)
         nn.init.constant_(self.gate_bias, 0.0 if self.slot.mix == "add" else CONVEX_BIAS)
 
-    def forward(self, attended: Tensor, x: Tensor, q: Tensor, trace: Trace, positions: Tensor, rotary: Rotary) -> Tensor:
+    def forward(
+        self, attended: Tensor, x: Tensor, q: Tensor, trace: Trace, positions: Tensor, rotary: Rotary
+    ) -> Tensor:
         """Attention joined with memory: [B, Hq, T, d].
 
         attended: [B, Hq, T, d]; x: [B, T, D] layer input; q: [B, Hq, T, d] before RoPE; positions: [B or 1, T].

@@ -32,7 +32,7 @@ class LearnedMap(nn.Module):
         return m @ self._current().to(m.dtype).transpose(-1, -2)
 
     def _current(self) -> Tensor:
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() or any(p.is_inference() for p in self.parameters()):
             return self.matrix()
         now = list(self.parameters())
         # By value: a write through `.data`, as optimisers and averaging do, moves neither address nor version.

@@ -91,7 +91,8 @@ def arrange(mask: Tensor | None, document_starts: Tensor | None) -> Rows | None:
     for i, piece in enumerate(pieces):
         index[i, : len(piece.tokens)] = piece.tokens + piece.row * width
     source = torch.tensor([p.row for p in pieces], device=given.device)
-    last = torch.tensor([max(i for i, p in enumerate(pieces) if p.row == row) for row in range(batch)], device=given.device)
+    ends = {piece.row: i for i, piece in enumerate(pieces)}
+    last = torch.tensor([ends[row] for row in range(batch)], device=given.device)
     fresh = torch.tensor([p.fresh for p in pieces], device=given.device)
     return Rows(index, tuple(len(p.tokens) for p in pieces), source, fresh, last, (batch, width))
 
@@ -110,6 +111,5 @@ def _pieces(row: int, keep: Tensor, begins: Tensor) -> list[_Piece]:
     bounds = [0, *[c for c in cuts if c > 0], len(tokens)]
     starts_fresh = {0} if cuts and cuts[0] == 0 else set()
     return [
-        _Piece(row, tokens[a:b], fresh=a in starts_fresh or a > 0)
-        for a, b in zip(bounds[:-1], bounds[1:], strict=True)
+        _Piece(row, tokens[a:b], fresh=a in starts_fresh or a > 0) for a, b in zip(bounds[:-1], bounds[1:], strict=True)
     ]

@@ -67,7 +67,8 @@ def bands(reach: Reach, span: Span, cached: int, device: torch.device, dtype: to
         sinks = None
         if reach.sinks and max(span.start) + last > limit:
             sinks = places[:, :, None] - torch.arange(min(reach.sinks, max(span.end)), device=device) >= limit
-        found.append(Band(first, last, low, high, _bias(seen, dtype), None if sinks is None else _bias(sinks, dtype, True)))
+        sink_bias = None if sinks is None else _bias(sinks, dtype, always=True)
+        found.append(Band(first, last, low, high, _bias(seen, dtype), sink_bias))
     return found
 
 
@@ -139,8 +140,7 @@ def _is_plain_causal(reach: Reach, span: Span, cached: int) -> bool:
     if not span.uniform or cached != span.start[0]:
         return False
     limit = reach.window or reach.segment
-    whole = cached == 0 and (limit is None or span.width <= limit)
-    return whole or (span.width == 1 and reach.kind == "full")
+    return (cached == 0 or span.width == 1) and (limit is None or span.end[0] <= limit)
 
 
 def _full(q: Tensor, k: Tensor, v: Tensor, span: Span, scale: float) -> Tensor:
@@ -148,11 +148,8 @@ def _full(q: Tensor, k: Tensor, v: Tensor, span: Span, scale: float) -> Tensor:
     mask = visible(positions, _key_positions(span, k.shape[2], q.device), Reach())[:, None]
     groups = q.shape[1] // k.shape[1]
     k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
-    parts = [
-        F.scaled_dot_product_attention(q[:, :, a : a + MAX_BLOCK], k, v, attn_mask=mask[:, :, a : a + MAX_BLOCK], scale=scale)
-        for a in range(0, span.width, MAX_BLOCK)
-    ]
-    return torch.cat(parts, 2)
+    parts = zip(q.split(MAX_BLOCK, 2), mask.split(MAX_BLOCK, 2), strict=True)
+    return torch.cat([F.scaled_dot_product_attention(p, k, v, attn_mask=m, scale=scale) for p, m in parts], 2)
 
 
 def _key_positions(span: Span, columns: int, device: torch.device) -> Tensor:

@@ -85,7 +85,7 @@ def _set_writer(attention: HybridAttention, writer: SlotWriter, x: Tensor) -> Te
 
 
 def _set_reader(attention: HybridAttention, queries: Features, x: Tensor, spread: Tensor) -> None:
-    """Queries in the space of the scaled keys: multiplied by the keys' spread, so that products are kept, and centred."""
+    """Queries in the space of the scaled keys: times the keys' spread, so that products are kept, and centred."""
     q, _, _ = attention.project(x)
     mean, _ = _moments(q)
     _set(queries, mean, spread.repeat_interleave(q.shape[1] // spread.shape[0], 0), None)

@@ -72,7 +72,7 @@ def _calibrate(run: Run) -> None:
     data = run.recipe.data
     row = next(_stream(run)).input_ids[:1].to(next(run.model.parameters()).device)
     if row.shape[1] < 2 * max(slot.chunk * (slot.lag + 1) for slot in run.model.plan.slots.values()):
-        raise UserError(f"data.length is {data.length}; calibration needs two chunks of every slot, or calibrate: false")
+        raise UserError(f"data.length is {data.length}; set two chunks of every slot or more, or calibrate: false")
     write_json(run.out / "calibration.json", {"step sizes": calibrate(run.model, row)})
 
 
