@@ -77,6 +77,11 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module 'anchorlm' has no attribute {name!r}")
 
 
+def _load_adapter(folder: Any, **options: Any) -> Any:
+    """`from_pretrained` of an adapter folder; convert/ knows how to find the base."""
+    return importlib.import_module(".convert.load", __name__).load_for_transformers(folder, **options)
+
+
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
@@ -86,4 +91,4 @@ sys.modules[__name__].__class__ = _Root
 # transformers' Auto classes know the model type from here on. The program itself leaves that to the verbs that load a
 # model, so that `anchorlm --help` answers at once.
 if os.path.basename(sys.argv[0]) != "anchorlm":
-    importlib.import_module(".hf", __name__)
+    importlib.import_module(".hf", __name__).AnchorForCausalLM.adapter_loader = _load_adapter

@@ -8,12 +8,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from .bench import measure
+from .bench.retention import CHUNKS, retention
 from .bench.worker import ModelSpec, measure_peak
 from .convert import files
 from .convert.bases import load_base_config
 from .convert.summary import stored_lora, summary
-from .core import UserError, atomic_file
+from .core import UserError, atomic_file, seed_all
+from .data import read_documents
 from .environment import environment
 from .eval import run_eval
 from .eval.parts import Parts, model_digest
@@ -78,6 +82,21 @@ def core(settings: Core, out: str | Path, progress: Progress | None = None) -> d
         "rows": [_row(row, bench["rows"], specs[row["model"]]) for row in ppl["rows"]],
     }
     _write(out, result, bench)
+    return result
+
+
+def keep_retention(settings: Core, out: str | Path) -> dict[str, Any]:
+    """What untrained slots of the preset `anchor` keep of the given text; writes retention.json to `out`."""
+    shape = ModelShape.from_config(load_base_config(settings.base))
+    seed_all(settings.seed)
+    plan = build("anchor", shape, window=settings.window, sinks=settings.sinks)
+    model, tokenizer = ModelSpec(settings.base, plan.to_dict(), settings.dtype, settings.device).open()
+    text = next(iter(read_documents(settings.data))).text
+    length = CHUNKS * settings.window
+    ids = torch.tensor([tokenizer(text[: 12 * length]).input_ids[:length]], device=settings.device)
+    result = retention(model, ids) | {"name": "retention", "data": list(settings.data), "seed": settings.seed}
+    with atomic_file(Path(out) / "retention.json") as file:
+        json.dump(result, file, indent=1)
     return result
 
 

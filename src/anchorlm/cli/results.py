@@ -8,7 +8,7 @@ import typer
 
 from . import options, show
 
-Name = Annotated[str, typer.Argument(metavar="core", help="which table")]
+Name = Annotated[str, typer.Argument(metavar="core|retention", help="which table")]
 Texts = Annotated[list[str], typer.Option("--data", metavar="TEXT...", help="text for perplexity; packaged by default")]
 Folder = Annotated[str, typer.Option("--out", "-o", metavar="DIR", help="where core.json and core.md go")]
 Adapter = Annotated[str | None, typer.Option("--adapter", metavar="DIR", help="the row `anchor`; packaged by default")]
@@ -33,13 +33,16 @@ def results(
     device: options.Device = "cpu",
     json: options.Json = False,
 ) -> None:
-    """Measure a base, its window-only form, Anchor-F and the trained adapter side by side."""
+    """core: a base, its window-only form, Anchor-F and the trained adapter side by side.
+
+    retention: what an untrained memory of the base still answers 16 chunks later, before and after calibration.
+    """
     from ..core import UserError, suggest
     from ..quickstart import packaged_text
-    from ..results import Core, core, markdown
+    from ..results import Core, core, keep_retention, markdown
 
-    if name != "core":
-        raise UserError(f"table {name!r} is unknown; {suggest(name, ['core'])}")
+    if name not in ("core", "retention"):
+        raise UserError(f"table {name!r} is unknown; {suggest(name, ['core', 'retention'])}")
     settings = Core(
         data=tuple(data) or (str(packaged_text("held_out.txt")),),
         base=base,
@@ -54,6 +57,11 @@ def results(
         device=options.check_device(device),
         peaks=peaks,
     )
+    if name == "retention":
+        found = keep_retention(settings, out)
+        rows = [{n: f"{v:.3f}" if isinstance(v, float) else v for n, v in row.items()} for row in found["rows"]]
+        show.emit(found) if json else show.table(rows, "recall of written pairs: cosine of centred answer and value")
+        return
     with show.Progress("", unit="done") as progress:
         result = core(settings, out, progress.named)
     show.emit(result) if json else show.line(markdown(result))

@@ -80,7 +80,8 @@ class StateCache(Cache):
             self.state, self.tokens = None, 0
         elif self.state is not None:
             position = self.state.position.clone()
-            position[torch.as_tensor(rows, device=position.device)] = 0
+            chosen = rows if isinstance(rows, Tensor) else torch.tensor(rows, dtype=torch.long)
+            position[chosen.to(position.device)] = 0
             self.state = self.state.with_positions(position)
 
     def crop(self, tokens_to_remove: int) -> None:

@@ -27,6 +27,7 @@ from ..state import ModelState
 from . import families
 from .cache import StateCache
 from .config import AnchorConfig
+from .inputs import check_cache, check_plan, check_positions, check_starts, known_options, last_columns
 
 OWN_MODULES = (Memory, StepSize, Features, ShortConv, SlotWriter, SlotReader, LearnedMap)
 BLOCK = 1024  # tokens that run through all layers at a time when no gradient is needed
@@ -103,6 +104,14 @@ class AnchorForCausalLM(PreTrainedModel, GenerationMixin):
                     module.reset_parameters()
         super().initialize_weights()
 
+    def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
+        """Write the whole model. Raises UserError while adapters are attached: plain transformers cannot read those."""
+        if any(".lora_" in name for name, _ in self.named_parameters()):
+            raise UserError(
+                "the model has LoRA adapters; use anchorlm.save for a small folder, or anchorlm.merge first"
+            )
+        super().save_pretrained(*args, **kwargs)
+
     def get_input_embeddings(self) -> nn.Module:
         return self.backbone.get_input_embeddings()
 
@@ -140,9 +149,14 @@ class AnchorForCausalLM(PreTrainedModel, GenerationMixin):
         labels [B, T]: next-token loss, mean over labels other than -100. `options` as in `hidden`.
         """
         if cache is None and use_cache:
-            cache = self.new_cache()
+            cache = StateCache(options.get("plan") or self.plan)
         hidden = self.hidden(
-            input_ids, attention_mask, cache, inputs_embeds=inputs_embeds, position_ids=position_ids, **_known(options)
+            input_ids,
+            attention_mask,
+            cache,
+            inputs_embeds=inputs_embeds,
+            position_ids=position_ids,
+            **known_options(options),
         )
         kept = hidden[:, -logits_to_keep:] if isinstance(logits_to_keep, int) else hidden[:, logits_to_keep]
         logits = self.backbone.lm_head(kept)
@@ -173,15 +187,15 @@ class AnchorForCausalLM(PreTrainedModel, GenerationMixin):
         x = self.get_input_embeddings()(input_ids) if inputs_embeds is None else inputs_embeds
         if x.shape[1] == 0:
             raise ValueError("the input has no token; at least one is needed")
-        _check_cache(cache)
-        mask = _last_columns(attention_mask, x, "attention_mask")
-        _check_starts(document_starts, x)
-        plan = self.plan if plan is None else _check_plan(plan, self.plan)
+        check_cache(cache)
+        mask = last_columns(attention_mask, x, "attention_mask")
+        check_starts(document_starts, x)
+        plan = self.plan if plan is None else check_plan(plan, self.plan)
         state = cache.state if cache is not None else None
         state = ModelState.empty(x.shape[0], self.shape.layers, x.device) if state is None else state
         if state.rows != x.shape[0]:
             raise ValueError(f"the cache holds {state.rows} rows; the input has {x.shape[0]}")
-        _check_positions(position_ids, mask, document_starts, state, x)
+        check_positions(position_ids, mask, document_starts, state, x)
         size = x.shape[1] if torch.is_grad_enabled() or captures is not None else block
         outputs = []
         for a in range(0, x.shape[1], size):
@@ -270,7 +284,7 @@ class AnchorForCausalLM(PreTrainedModel, GenerationMixin):
     def _prepare_cache_for_generation(self, generation_config: Any, model_kwargs: dict, *args: Any) -> None:
         """`generate` asks for its cache here; only our own can hold a recurrent state."""
         given = model_kwargs.get("cache")
-        _check_cache(given)
+        check_cache(given)
         if generation_config.cache_implementation not in (None, "dynamic"):
             raise ValueError(
                 f"cache_implementation {generation_config.cache_implementation!r} cannot hold a recurrent state; "
@@ -293,60 +307,5 @@ def next_token_loss(logits: Tensor, labels: Tensor) -> Tensor:
     return F.cross_entropy(logits[:, :-1].flatten(0, 1).float(), labels[:, 1:].flatten(), ignore_index=-100)
 
 
-HIDDEN_OPTIONS = ("document_starts", "plan", "captures", "checkpoint", "block")
-IGNORED_OPTIONS = ("return_dict", "output_attentions", "output_hidden_states", "cache_position", "is_first_iteration")
-
-
-def _known(options: dict[str, Any]) -> dict[str, Any]:
-    """The options of `hidden`. Raises TypeError for anything that would be ignored silently."""
-    for name, value in options.items():
-        if name not in HIDDEN_OPTIONS and (name not in IGNORED_OPTIONS or (name.startswith("output_") and value)):
-            raise TypeError(f"forward() has no argument {name!r}")
-    return {name: value for name, value in options.items() if name in HIDDEN_OPTIONS}
-
-
-def _check_cache(cache: Any) -> None:
-    if cache is not None and not isinstance(cache, StateCache):
-        raise ValueError(f"cache is a {type(cache).__name__}; this model needs the one of model.new_cache()")
-
-
-def _check_plan(plan: Plan, own: Plan) -> Plan:
-    """Another plan for the same weights: other reaches and fewer slots, never a slot that has no weights."""
-    if len(plan.layers) != len(own.layers):
-        raise ValueError(f"the plan has {len(plan.layers)} layers; the model has {len(own.layers)}")
-    for name, slot in plan.slots.items():
-        known = own.slots.get(name)
-        if known is None or known.write != slot.write or not set(slot.read) <= set(known.read):
-            raise ValueError(f"the plan has a slot {name!r} that the model has no weights for")
-    return plan
-
-
-def _last_columns(mask: Tensor | None, x: Tensor, name: str) -> Tensor | None:
-    """The columns of a mask that belong to the new tokens; masks of cached generation cover the past too."""
-    if mask is None:
-        return None
-    rows, width = x.shape[:2]
-    if mask.dim() != 2 or mask.shape[0] != rows or mask.shape[1] < width:
-        raise ValueError(f"{name} has shape {tuple(mask.shape)}; it must be [{rows}, at least {width}]")
-    return mask[:, -width:]
-
-
-def _check_starts(starts: Tensor | None, x: Tensor) -> None:
-    if starts is not None and starts.shape != x.shape[:2]:
-        raise ValueError(f"document_starts has shape {tuple(starts.shape)}; it must be {tuple(x.shape[:2])}")
-
-
 def _cut(tensor: Tensor | None, part: slice) -> Tensor | None:
     return None if tensor is None else tensor[:, part]
-
-
-def _check_positions(
-    position_ids: Tensor | None, mask: Tensor | None, starts: Tensor | None, state: ModelState, x: Tensor
-) -> None:
-    """Positions follow from the mask and the state; given ones must agree, for they cannot be used otherwise."""
-    if position_ids is None or starts is not None:
-        return
-    keep = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if mask is None else mask.bool()
-    expected = state.position[:, None] + keep.cumsum(1) - 1
-    if not torch.equal(position_ids.expand_as(expected)[keep], expected[keep]):
-        raise ValueError("position_ids disagree with the attention mask and the cache; leave them out")

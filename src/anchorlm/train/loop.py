@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
+from ..convert.calibrate import calibrate, untouched
 from ..core import UserError, seed_all
 from ..data import batches
 from ..settings import Recipe
 from . import checkpoint as saved
-from .calibrate import calibrate, untouched
 from .checkpoint import Position
 from .errors import TrainingError
 from .folder import write_json

@@ -37,7 +37,7 @@ def calibrate(model: Any, input_ids: Tensor) -> dict[str, float]:
         if input_ids.shape[1] < 2 * slot.chunk * (slot.lag + 1):
             least = 2 * slot.chunk * (slot.lag + 1)
             raise UserError(f"slots.{name} needs {least} tokens to calibrate; got {input_ids.shape[1]}")
-    inputs = _layer_inputs(model, input_ids)
+    inputs = layer_inputs(model, input_ids)
     layers = [layer.self_attn for layer in model.backbone.model.layers]
     found = {}
     for name, slot in model.plan.slots.items():
@@ -55,7 +55,7 @@ def untouched(model: Any) -> bool:
     return bool(gates) and not any(bool(gate.any()) for gate in gates)
 
 
-def _layer_inputs(model: Any, input_ids: Tensor) -> dict[int, Tensor]:
+def layer_inputs(model: Any, input_ids: Tensor) -> dict[int, Tensor]:
     """Normalised inputs of every attention layer, [B T, D], under the model's own window."""
     found: dict[int, Tensor] = {}
     layers = list(enumerate(layer.self_attn for layer in model.backbone.model.layers))

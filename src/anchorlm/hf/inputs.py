@@ -1,0 +1,66 @@
+"""Checks of what a caller passes in: everything is used, or refused in one line that names it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..plan import Plan
+from ..state import ModelState
+from .cache import StateCache
+
+HIDDEN_OPTIONS = ("document_starts", "plan", "captures", "checkpoint", "block")
+IGNORED_OPTIONS = ("return_dict", "output_attentions", "output_hidden_states", "cache_position", "is_first_iteration")
+
+
+def known_options(options: dict[str, Any]) -> dict[str, Any]:
+    """The options of `hidden`. Raises TypeError for anything that would be ignored silently."""
+    for name, value in options.items():
+        if name not in HIDDEN_OPTIONS and (name not in IGNORED_OPTIONS or (name.startswith("output_") and value)):
+            raise TypeError(f"forward() has no argument {name!r}")
+    return {name: value for name, value in options.items() if name in HIDDEN_OPTIONS}
+
+
+def check_cache(cache: Any) -> None:
+    if cache is not None and not isinstance(cache, StateCache):
+        raise ValueError(f"cache is a {type(cache).__name__}; this model needs the one of model.new_cache()")
+
+
+def check_plan(plan: Plan, own: Plan) -> Plan:
+    """Another plan for the same weights: other reaches and fewer slots, never a slot that has no weights."""
+    if len(plan.layers) != len(own.layers):
+        raise ValueError(f"the plan has {len(plan.layers)} layers; the model has {len(own.layers)}")
+    for name, slot in plan.slots.items():
+        known = own.slots.get(name)
+        if known is None or known.write != slot.write or not set(slot.read) <= set(known.read):
+            raise ValueError(f"the plan has a slot {name!r} that the model has no weights for")
+    return plan
+
+
+def last_columns(mask: Tensor | None, x: Tensor, name: str) -> Tensor | None:
+    """The columns of a mask that belong to the new tokens; masks of cached generation cover the past too."""
+    if mask is None:
+        return None
+    rows, width = x.shape[:2]
+    if mask.dim() != 2 or mask.shape[0] != rows or mask.shape[1] < width:
+        raise ValueError(f"{name} has shape {tuple(mask.shape)}; it must be [{rows}, at least {width}]")
+    return mask[:, -width:]
+
+
+def check_starts(starts: Tensor | None, x: Tensor) -> None:
+    if starts is not None and starts.shape != x.shape[:2]:
+        raise ValueError(f"document_starts has shape {tuple(starts.shape)}; it must be {tuple(x.shape[:2])}")
+
+
+def check_positions(
+    position_ids: Tensor | None, mask: Tensor | None, starts: Tensor | None, state: ModelState, x: Tensor
+) -> None:
+    """Positions follow from the mask and the state; given ones must agree, for they cannot be used otherwise."""
+    if position_ids is None or starts is not None:
+        return
+    keep = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if mask is None else mask.bool()
+    expected = state.position[:, None] + keep.cumsum(1) - 1
+    if not torch.equal(position_ids.expand_as(expected)[keep], expected[keep]):
+        raise ValueError("position_ids disagree with the attention mask and the cache; leave them out")
