@@ -5,10 +5,9 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-START, END = (
-    "<!-- results:begin (written by tools/figures.py; no figure here is typed by hand) -->",
-    "<!-- results:end -->",
-)
+START = "<!-- results:begin (written by tools/figures.py; no figure here is typed by hand) -->"
+END = "<!-- results:end -->"
+MARKED = re.compile(r"<!-- results:begin.*?results:end -->", re.DOTALL)
 
 
 def main(folder: str) -> None:
@@ -17,9 +16,7 @@ def main(folder: str) -> None:
     (ROOT / "docs" / "core.md").write_text(page, encoding="utf-8")
     body = page.partition("\n")[2].strip()
     readme = ROOT / "README.md"
-    text, count = re.subn(
-        r"<!-- results:begin.*?results:end -->", lambda _: f"{START}\n\n{body}\n\n{END}", readme.read_text(), flags=re.S
-    )
+    text, count = MARKED.subn(lambda _: f"{START}\n\n{body}\n\n{END}", readme.read_text(encoding="utf-8"))
     if count != 1:
         raise ValueError("README.md needs the lines results:begin and results:end once")
     readme.write_text(text, encoding="utf-8")
