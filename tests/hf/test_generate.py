@@ -131,3 +131,16 @@ def test_other_cache_kinds_are_refused(kind):
         write(model_of(), builders.tokens(1, 9), cache_implementation=kind)
     with pytest.raises(ValueError, match="cache is a DynamicCache"):
         write(model_of(), builders.tokens(1, 9), cache=DynamicCache())
+
+
+def test_a_second_turn_of_a_padded_batch_equals_each_text_alone():
+    model = model_of()
+    ids, mask = left_padded([builders.tokens(1, n, seed=n)[0] for n in (5, 13)])
+    cache = model.new_cache()
+    first = write(model, ids, attention_mask=mask, cache=cache)
+    longer = torch.cat([first, builders.tokens(2, 5, seed=7)], 1)
+    mask = torch.cat([mask, torch.ones(2, longer.shape[1] - mask.shape[1]).long()], 1)
+    second = write(model, longer, attention_mask=mask, cache=cache)[:, longer.shape[1] :]
+    for row in range(2):
+        text = longer[row][mask[row].bool()][None]
+        assert torch.equal(second[row], write(model, text)[0, text.shape[1] :])

@@ -142,3 +142,13 @@ def test_wrong_input_is_refused(name):
 def test_an_option_that_would_be_ignored_is_refused(option):
     with pytest.raises(TypeError, match=f"no argument '{next(iter(option))}'"):
         model_of()(builders.tokens(1, 3), **option)
+
+
+@pytest.mark.parametrize("step", [0.02, 0.2])
+@torch.no_grad()
+def test_one_token_repeated_for_hundreds_of_chunks_stays_finite(step):
+    """Ten and a hundred times the default step, on the text that resonates most."""
+    model = builders.hybrid(plan="anchor-f", dtype=torch.float32, options={"step": step})
+    logits, state = read(model, torch.full((1, 3000), 7))
+    assert bool(torch.isfinite(logits).all())
+    assert all(float(t.abs().max()) < 50 for slot in state.slots.values() for t in slot.weights.values())
