@@ -48,7 +48,7 @@ def test_masked_inputs_get_exactly_no_gradient(kind):
     ids = builders.tokens(2, 30)
     embeds = model.get_input_embeddings()(ids).detach()
     mask = torch.ones_like(ids)
-    mask[0, :7], mask[0, 12:15], mask[1, 20:] = 0, 0, 0
+    mask[0, :7], mask[0, 12:15], mask[1, 16:] = 0, 0, 0  # rows of unequal length, so that one ends in filler
     embeds = embeds.masked_fill(mask[..., None] == 0, float("nan")).requires_grad_()
     logits = model(inputs_embeds=embeds, attention_mask=mask).logits
     logits[mask.bool()].square().sum().backward()
