@@ -65,10 +65,18 @@ def atomic_dir(path: str | Path, overwrite: bool = False) -> Iterator[Path]:
     try:
         os.chmod(temporary, 0o777 & ~_umask())
         yield temporary
+        _share(temporary)
         _swap(temporary, path)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
+
+
+def _share(folder: Path) -> None:
+    """Files as readable as any other file of this user; safetensors writes its own for the owner alone."""
+    for file in folder.rglob("*"):
+        if file.is_file():
+            file.chmod((0o666 & ~_umask()) | (file.stat().st_mode & 0o111))
 
 
 def _swap(temporary: Path, path: Path) -> None:

@@ -1,0 +1,51 @@
+"""Atomic output: all of it or nothing, and as readable as any other file."""
+
+import os
+
+import pytest
+
+from anchorlm.core import UserError, atomic_dir, atomic_file, suggest
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o077])
+def test_files_of_a_folder_get_the_users_usual_mode(tmp_path, mask):
+    old = os.umask(mask)
+    try:
+        with atomic_dir(tmp_path / "out") as folder:
+            (folder / "inner").mkdir()
+            for name in ("a", "inner/b"):
+                (folder / name).touch(mode=0o600)
+        modes = {(tmp_path / "out" / name).stat().st_mode & 0o777 for name in ("a", "inner/b")}
+    finally:
+        os.umask(old)
+    assert modes == {0o666 & ~mask}
+
+
+def test_an_error_leaves_the_old_folder_and_no_rest(tmp_path):
+    with atomic_dir(tmp_path / "out") as folder:
+        (folder / "a").write_text("old")
+    with pytest.raises(RuntimeError), atomic_dir(tmp_path / "out", overwrite=True) as folder:
+        (folder / "a").write_text("new")
+        raise RuntimeError
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]
+    assert (tmp_path / "out" / "a").read_text() == "old"
+
+
+def test_a_full_folder_is_kept_unless_overwritten(tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "a").touch()
+    with pytest.raises(UserError, match="not empty"), atomic_dir(tmp_path / "out"):
+        pass
+
+
+def test_an_error_leaves_the_old_file(tmp_path):
+    (tmp_path / "a").write_text("old")
+    with pytest.raises(RuntimeError), atomic_file(tmp_path / "a") as file:
+        file.write("new")
+        raise RuntimeError
+    assert (tmp_path / "a").read_text() == "old"
+
+
+def test_a_near_name_is_suggested_and_else_all_are_listed():
+    assert suggest("anchr", ["anchor", "swa"]) == "did you mean 'anchor'?"
+    assert suggest("zzz", ["b", "a"]) == "allowed: a, b"
