@@ -67,6 +67,10 @@ class StateCache(Cache):
         if self.state is not None:
             self.state = self.state.select(beam_idx)
 
+    def reorder(self, rows: Tensor) -> None:
+        """Row i becomes what row rows[i] was; the name transformers uses is `reorder_cache`."""
+        self.reorder_cache(rows)
+
     def batch_select_indices(self, indices: Tensor) -> None:
         self.reorder_cache(indices)
 
