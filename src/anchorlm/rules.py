@@ -103,5 +103,10 @@ class DeltaOptions(LinearOptions):
 
     step: float = 0.5
 
+    def check(self, where: str) -> None:
+        super().check(where)
+        if self.step > 1:
+            raise UserError(f"{where}.step is {self.step!r}; the delta rule takes a step of at most 1")
+
 
 RULES: dict[str, type[RuleOptions]] = {"swiglu-ttt": SwigluOptions, "linear": LinearOptions, "delta": DeltaOptions}

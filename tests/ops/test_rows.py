@@ -53,3 +53,12 @@ def test_what_is_masked_is_dropped_even_when_it_is_not_a_number():
     assert kept[0, :2, 0].tolist() == [1.0, 2.0]
     kept.sum().backward()
     assert x.grad[0, :, 0].tolist() == [1.0, 0.0, 1.0]
+
+
+def test_a_document_that_begins_at_a_masked_token_begins_at_the_next_real_one():
+    mask = torch.tensor([[1, 1, 0, 1, 1], [1, 1, 1, 1, 0]])
+    starts = torch.tensor([[0, 0, 1, 0, 0], [0, 0, 0, 0, 1]]).bool()
+    rows = arrange(mask, starts)
+    assert rows.length == (2, 2, 4, 0)
+    assert rows.fresh.tolist() == [False, True, False, True]
+    assert rows.last.tolist() == [1, 3]

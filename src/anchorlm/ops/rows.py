@@ -85,7 +85,7 @@ def arrange(mask: Tensor | None, document_starts: Tensor | None) -> Rows | None:
     assert given is not None
     batch, width = given.shape
     keep = torch.ones_like(given) if mask is None else mask
-    begins = torch.zeros_like(keep) if starts is None else starts & keep
+    begins = torch.zeros_like(keep) if starts is None else starts
     pieces = [piece for row in range(batch) for piece in _pieces(row, keep[row], begins[row])]
     index = torch.full((len(pieces), max(1, max(len(p.tokens) for p in pieces))), -1, device=given.device)
     for i, piece in enumerate(pieces):
@@ -105,9 +105,12 @@ class _Piece:
 
 
 def _pieces(row: int, keep: Tensor, begins: Tensor) -> list[_Piece]:
-    """The documents of one input row, in order; the first continues the row's state unless it begins there."""
+    """The documents of one input row, in order; the first continues the row's state unless it begins there.
+
+    A document that begins at a masked token begins at the next real one, or after the call when there is none.
+    """
     tokens = keep.nonzero()[:, 0]
-    cuts = [int(i) for i in begins[tokens].nonzero()[:, 0]]
+    cuts = sorted({int(keep[:column].sum()) for column in begins.nonzero()[:, 0].tolist()})
     bounds = [0, *[c for c in cuts if c > 0], len(tokens)]
     starts_fresh = {0} if cuts and cuts[0] == 0 else set()
     return [
