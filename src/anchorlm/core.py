@@ -49,24 +49,36 @@ def _umask() -> int:
     return mask
 
 
+def check_apart(out: str | Path, *sources: str | Path | None) -> None:
+    """Raise UserError when writing the folder `out` would remove one of the `sources` that it is made from."""
+    target = Path(out).resolve()
+    for source in filter(None, sources):
+        found = Path(source).expanduser().resolve()
+        if found.exists() and (target == found or target in found.parents):
+            raise UserError(f"output {out} is or holds the input folder {source}; name another")
+
+
 @contextmanager
 def atomic_dir(path: str | Path, overwrite: bool = False) -> Iterator[Path]:
     """Fill a temporary neighbour folder; it takes the name `path` only when the block ends without an error.
 
     Raises UserError when `path` exists and is not empty, unless `overwrite`.
     """
+    if not str(path):
+        raise UserError("the output is an empty name; name a folder")
     path = Path(path)
     if path.exists() and not path.is_dir():
         raise UserError(f"output {path} is a file; name a folder")
     if path.exists() and any(path.iterdir()) and not overwrite:
         raise UserError(f"output folder {path} exists and is not empty; choose another or pass --overwrite")
+    path = path.resolve()  # `.` has no name to put a temporary neighbour beside
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
     try:
         os.chmod(temporary, 0o777 & ~_umask())
         yield temporary
         _share(temporary)
-        _swap(temporary, path)
+        _swap(temporary, path, overwrite)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
@@ -79,11 +91,13 @@ def _share(folder: Path) -> None:
             file.chmod((0o666 & ~_umask()) | (file.stat().st_mode & 0o111))
 
 
-def _swap(temporary: Path, path: Path) -> None:
+def _swap(temporary: Path, path: Path, overwrite: bool) -> None:
     """Put `temporary` in the place of `path`; the old folder is removed only after the new one stands."""
-    if not path.exists():
+    if not path.exists() or not any(path.iterdir()):
         os.replace(temporary, path)
         return
+    if not overwrite:
+        raise UserError(f"output folder {path} was filled by another process meanwhile; choose another")
     old = path.with_name(f".{path.name}.old-{os.getpid()}")
     os.replace(path, old)
     os.replace(temporary, path)

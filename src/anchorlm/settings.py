@@ -16,7 +16,7 @@ from .core import UserError, suggest
 class Strict(BaseModel):
     """A group of settings: unknown keys are errors, values never change after reading."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
 
 
 class DataSettings(Strict):
@@ -34,7 +34,7 @@ class LoraSettings(Strict):
 
     rank: int = Field(8, ge=1)
     alpha: float = Field(16.0, gt=0)
-    targets: tuple[Literal["q", "k", "v", "o"], ...] = ("q", "k", "v", "o")
+    targets: tuple[Literal["q", "k", "v", "o"], ...] = Field(("q", "k", "v", "o"), min_length=1)
 
 
 class StageSettings(Strict):
@@ -67,7 +67,7 @@ class Recipe(Strict):
     """One training run. The packaged YAML files list every field with its meaning."""
 
     name: str = "anchor"
-    seed: int = Field(0, ge=0)
+    seed: int = Field(0, ge=0, lt=2**63)
     dtype: Literal["auto", "float32", "bfloat16", "float64"] = "auto"
     data: DataSettings = DataSettings()
     stage1: Stage1Settings = Stage1Settings()

@@ -12,26 +12,8 @@ from anchorlm.cli import options, show
 from anchorlm.convert.save import save
 from anchorlm.core import UserError
 from hybrids import make
-from small import char_tokenizer
 
 TINY = ["--set", "window=8", "--set", "chunk=8"]
-
-
-@pytest.fixture
-def call(capsys):
-    """Run a command line: (exit code, stdout, stderr)."""
-
-    def run(*arguments):
-        code = program.run([str(argument) for argument in arguments])
-        shown = capsys.readouterr()
-        return code, shown.out, shown.err
-
-    return run
-
-
-@pytest.fixture
-def folder(base_folder, tmp_path):
-    return save(make(base_folder, "anchor"), tmp_path / "hybrid", char_tokenizer())
 
 
 def test_convert_info_generate_merge_in_a_row(call, base_folder, tmp_path):
@@ -144,59 +126,6 @@ def test_figures_while_reading(call, folder, tmp_path):
     assert len(states) == 3 and "read 300 tokens" in figures
     code, text, _ = call("generate", folder, *arguments, "--json")
     assert [point["tokens"] for point in json.loads(text)["points"]] == [100, 200, 300]
-
-
-MISTAKES = [
-    (("convrt", "x"), "convert"),
-    (("convert", "{base}", "--plann", "swa"), "--plan"),
-    (("convert", "{base}"), "--out"),
-    (("convert", "{base}", "--plan", "ancor", "-o", "{tmp}/o"), "'anchor'"),
-    (("convert", "{base}", "--plan", "{tmp}/none.yaml", "-o", "{tmp}/o"), "no such file"),
-    (("convert", "/nowhere/model", "-o", "{tmp}/o"), "/nowhere/model"),
-    (("convert", "{base}", "--set", "window=0", "-o", "{tmp}/o"), "window is 0"),
-    (("convert", "{base}", "--set", "window=-3", "-o", "{tmp}/o"), "window is -3"),
-    (("convert", "{base}", "--set", "window=8", "--set", "chunk=0", "-o", "{tmp}/o"), "chunk is 0"),
-    (("convert", "{base}", "--set", "window", "-o", "{tmp}/o"), "must look like"),
-    (("convert", "{base}", *TINY, "--set", "rul=linear", "-o", "{tmp}/o"), "'rule'"),
-    (("convert", "{base}", *TINY, "--dtype", "float31", "-o", "{tmp}/o"), "'float32'"),
-    (("convert", "{base}", *TINY, "--device", "gpu", "-o", "{tmp}/o"), "device 'gpu'"),
-    (("convert", "{base}", *TINY, "-o", "{folder}"), "not empty"),
-    (("convert", "{folder}", *TINY, "-o", "{tmp}/o"), "converted model already"),
-    (("info",), "--shape"),
-    (("info", "--shape", "llama-3.1-8c"), "llama-3.1-8b"),
-    (("generate", "{folder}"), "empty"),
-    (("generate", "{folder}", "--file", "{tmp}/none.txt"), "no such file"),
-    (("generate", "{folder}", "--file", "{tmp}/empty.txt"), "empty"),
-    (("generate", "{folder}", "--file", "{tmp}/binary.txt"), "UTF-8"),
-    (("generate", "{folder}", "--prompt", "x", "--top-p", "2"), "top-p"),
-    (("generate", "{tmp}/nothing", "--prompt", "x"), "nothing"),
-    (("merge", "{base}", "-o", "{tmp}/o"), "not an anchorlm folder"),
-    (("train", "{folder}", "--recipe", "ancho", "--data", "x", "-o", "{tmp}/o"), "'anchor'"),
-    (("train", "{folder}", "--set", "stage1.stepz=3", "--data", "x", "-o", "{tmp}/o"), "'steps'"),
-    (("train", "{folder}", "--data", "{tmp}/none.txt", "-o", "{tmp}/o"), "none.txt"),
-    (("train", "{folder}", "-o", "{tmp}/o"), "--data"),
-    (("eval", "{folder}", "--suite", "pl", "--data", "x"), "'ppl'"),
-    (("eval", "{folder}"), "--data"),
-    (("eval", "{folder}", "--data", "{tmp}/none.txt"), "none.txt"),
-]
-
-
-@pytest.mark.parametrize("arguments, line", MISTAKES, ids=[" ".join(a) for a, _ in MISTAKES])
-def test_a_mistake_is_one_line_and_exit_2(call, base_folder, folder, tmp_path, arguments, line):
-    (tmp_path / "empty.txt").write_text("")
-    (tmp_path / "binary.txt").write_bytes(b"\xff\xfe\x00\x80")
-    names = {"base": base_folder, "folder": folder, "tmp": tmp_path}
-    before = sorted(tmp_path.iterdir())
-    code, text, error = call(*[str(argument).format(**names) for argument in arguments])
-    assert code == 2 and text == ""
-    assert error.startswith("error: ") and error.count("\n") == 1 and line in error, error
-    assert sorted(tmp_path.iterdir()) == before
-
-
-def test_a_damaged_folder_is_one_line(call, folder):
-    (folder / "memory.safetensors").write_bytes(b"no tensors here")
-    code, _, error = call("generate", folder, "--prompt", "x")
-    assert code == 2 and "memory.safetensors is damaged" in error
 
 
 @pytest.mark.parametrize(

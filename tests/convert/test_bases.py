@@ -136,6 +136,12 @@ def test_an_unknown_name_is_one_line(name, message, monkeypatch):
     assert "\n" not in str(caught.value)
 
 
+def test_a_config_far_larger_than_the_weights_is_refused_before_anything_is_allocated(folder):
+    (folder / "config.json").write_text('{"model_type": "llama"}')  # the defaults are those of a 7B model
+    with pytest.raises(UserError, match="describes 6,738,415,616 weights, the files hold"):
+        load_base(folder)
+
+
 def test_a_plain_file_is_refused(tmp_path):
     path = tmp_path / "weights.bin"
     path.write_bytes(b"x")

@@ -112,6 +112,14 @@ def test_the_loss_is_the_mean_over_labels_that_count():
     assert_near(model(ids, labels=labels).loss.double(), expected, 1e-6)
 
 
+@torch.no_grad()
+def filled(model, ids):
+    """A cache after a text under the model's own plan."""
+    cache = model.new_cache()
+    model(ids, cache=cache)
+    return cache
+
+
 WRONG = {
     "mask of another batch": (
         lambda m, i: m(i, attention_mask=torch.tensor([[0] + [1] * 8])),
@@ -125,6 +133,16 @@ WRONG = {
     ),
     "no token": (lambda m, i: m(i[:, :0]), "no token"),
     "no token to prefill": (lambda m, i: m.prefill(i[:, :0]), "the text is empty"),
+    "both inputs": (lambda m, i: m(i, inputs_embeds=torch.zeros(2, 9, 32)), "exactly one"),
+    "neither input": (lambda m, i: m(), "exactly one"),
+    "one axis": (lambda m, i: m(i[0]), r"input_ids has shape \(9,\); it must be \[B, T\]"),
+    "no block": (lambda m, i: m(i, block=0), "block is 0"),
+    "a shallower cache": (lambda m, i: m(i, cache=filled(builders.hybrid(plan="swa", layers=2), i)), "holds 2 layers"),
+    "a cache without slots": (lambda m, i: m(i, cache=filled(builders.hybrid(plan="swa"), i)), "without the slot"),
+    "right padding in generate": (
+        lambda m, i: m.generate(i, attention_mask=(torch.arange(9) < 5).long().expand(2, 9), max_new_tokens=3),
+        "pad on the left",
+    ),
     "positions that disagree": (lambda m, i: m(i, position_ids=torch.arange(3, 12)[None]), "position_ids disagree"),
 }
 

@@ -149,3 +149,14 @@ def test_a_damaged_file_is_refused(tmp_path):
     Path(file).write_bytes(file.read_bytes()[: file.stat().st_size // 2])
     with pytest.raises(Exception, match="(?i)safetensors|header|incomplete|deserializ"):
         AnchorForCausalLM.from_pretrained(tmp_path)
+
+
+@torch.no_grad()
+def test_a_resized_vocabulary_survives_saving(tmp_path):
+    model = builders.hybrid(plan="anchor", dtype=torch.float32)
+    model.resize_token_embeddings(70, mean_resizing=False)
+    assert model.shape.vocab == 70 and model.config.backbone["vocab_size"] == 70
+    model.save_pretrained(tmp_path)
+    again = AnchorForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
+    ids = torch.tensor([[1, 69, 5]])
+    assert torch.equal(again(ids).logits, model(ids).logits)

@@ -25,10 +25,11 @@ def convert(
     from ..convert.attach import convert as attach
     from ..convert.bases import load_base
     from ..convert.save import save
-    from ..core import pick_dtype, seed_all
+    from ..core import check_apart, pick_dtype, seed_all
     from ..plan import ModelShape
     from ..presets import load_plan
 
+    check_apart(out, base)
     config, _ = summary.source_config(base)
     chosen = load_plan(plan, ModelShape.from_config(config), overrides)
     options.check_device(device)

@@ -41,6 +41,9 @@ def evaluate(
     from ..data import find_files
     from ..eval import EvalOptions, check_suites, run_eval
 
+    for name in ("context", "limit", "seed"):
+        if name in chosen:
+            raise UserError(f"--set {name}: give it as --{name}")
     suites = check_suites(suite)
     EvalOptions.of(context=context, limit=limit, seed=seed, **chosen)
     if not data:

@@ -76,16 +76,20 @@ def point_line(point: Any) -> str:
 
 
 def read_text(name: str) -> str:
-    """A UTF-8 file as text; UserError when it is missing, empty or not text."""
+    """A UTF-8 file, or what a pipe such as /dev/stdin holds, as text; UserError when missing, empty or not text."""
     from ..core import UserError
 
     path = Path(name)
-    if not path.is_file():
+    if not path.exists():
         raise UserError(f"{name}: no such file")
+    if path.is_dir():
+        raise UserError(f"{name} is a folder; name one text file")
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise UserError(f"{name} is not UTF-8 text (byte {error.start})") from None
+    if "\0" in text:
+        raise UserError(f"{name} is not text (a zero byte at character {text.index(chr(0))})")
     if not text.strip():
         raise UserError(f"{name} is empty")
     return text

@@ -40,7 +40,7 @@ def _summary(
 
     if (source is None) == (shape is None):
         raise UserError("name a folder or a BASE, or --shape, and not both")
-    config, stored = (summary.shape_config(shape), {}) if shape else summary.source_config(str(source))
+    config, stored = (summary.shape_config(shape), {}) if shape is not None else summary.source_config(str(source))
     sizes = ModelShape.from_config(config)
     if stored and plan is None and not overrides:
         chosen = Plan.from_dict(stored.get("plan") or {}, sizes.layers)

@@ -21,7 +21,7 @@ Sets = Annotated[
 ]
 Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16, float16 or float64")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")]
-Seed = Annotated[int, typer.Option(min=0, help="seed of everything random")]
+Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="seed of everything random")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="replace the output folder if it exists")]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON object on stdout and nothing else there")]
 AnyBase = Annotated[
@@ -92,6 +92,8 @@ def check_device(name: str) -> str:
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0][:120]
         raise UserError(f"device {name!r} cannot be used here: {reason}") from None
+    if torch.device(name).type == "meta":
+        raise UserError(f"device {name!r} holds no values; allowed: auto, cpu, cuda, cuda:N")
     return name
 
 
@@ -101,6 +103,8 @@ def check_output(path: str, overwrite: bool) -> None:
 
     from ..core import UserError
 
+    if not path:
+        raise UserError("--out is empty; name a folder")
     folder = Path(path)
     if folder.exists() and not folder.is_dir():
         raise UserError(f"output {folder} is a file; name a folder")

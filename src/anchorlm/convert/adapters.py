@@ -187,6 +187,9 @@ def copy_tensors(own: dict[str, nn.Parameter], stored: dict[str, torch.Tensor], 
         if parameter.shape != stored[name].shape:
             found, needed = tuple(stored[name].shape), tuple(parameter.shape)
             raise UserError(f"{where}: {name} has shape {found}, the plan needs {needed}")
+        if not stored[name].is_floating_point():
+            kind = str(stored[name].dtype).removeprefix("torch.")
+            raise UserError(f"{where}: {name} holds {kind}; floating-point numbers are needed")
         if not torch.isfinite(stored[name]).all():
             raise UserError(f"{where}: {name} holds values that are not finite")
     with torch.no_grad():

@@ -159,7 +159,7 @@ def _read_config(folder: Path):
     except UserError:
         raise
     except Exception as error:
-        raise UserError(f"base {folder}: config.json is not usable ({_first_line(error)})") from error
+        raise UserError(f"base {folder}: config.json is not usable ({first_line(error)})") from error
 
 
 def _check_family(kind: str | None, folder: Path) -> None:
@@ -185,15 +185,27 @@ def _read_weights(folder: Path, config, dtype: torch.dtype) -> PreTrainedModel:
         raise UserError(f"base {folder} holds quantised weights ({method}); give the unquantised checkpoint or a GGUF")
     require_memory(element_count(folder) * dtype.itemsize, f"base {folder} in {str(dtype).removeprefix('torch.')}")
     try:
+        described = _described(config)
+    except Exception as error:
+        raise UserError(f"base {folder}: config.json is not usable ({first_line(error)})") from error
+    if described > 2 * (held := element_count(folder)):  # a smaller gap is named tensor by tensor below
+        raise UserError(f"base {folder}: config.json describes {described:,} weights, the files hold {held:,}")
+    try:
         with quiet():
             loaded: Any = AutoModelForCausalLM.from_pretrained(
                 folder, config=config, dtype=dtype, output_loading_info=True, use_safetensors=True
             )
     except Exception as error:
-        raise UserError(f"base {folder}: the weights cannot be read ({_first_line(error)})") from error
+        raise UserError(f"base {folder}: the weights cannot be read ({first_line(error)})") from error
     model, report = loaded
     _check_complete(folder, report)
     return model
+
+
+def _described(config) -> int:
+    """Parameters that a config asks for. What the files lack would be allocated, however much that is."""
+    with torch.device("meta"):
+        return sum(parameter.numel() for parameter in AutoModelForCausalLM.from_config(config).parameters())
 
 
 def _check_complete(folder: Path, report: dict) -> None:
@@ -212,11 +224,12 @@ def _read_tokenizer(folder: Path, config):
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder)
     except Exception as error:
-        raise UserError(f"base {folder}: the tokenizer cannot be read ({_first_line(error)})") from error
+        raise UserError(f"base {folder}: the tokenizer cannot be read ({first_line(error)})") from error
     if tokenizer.model_max_length > _UNLIMITED:
         tokenizer.model_max_length = config.max_position_embeddings
     return tokenizer
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """What an error says, short enough for one line."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

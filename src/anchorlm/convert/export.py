@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from packaging.specifiers import SpecifierSet
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from ..core import UserError
 from . import files
@@ -52,7 +52,11 @@ def check_transformers(wanted: str | None, where: str) -> None:
     """Raise UserError when the installed transformers is outside the range a folder was saved for."""
     import transformers
 
-    if wanted and not SpecifierSet(wanted).contains(transformers.__version__, prereleases=True):
+    try:
+        allowed = SpecifierSet(wanted or "")
+    except (InvalidSpecifier, TypeError, AttributeError):
+        raise UserError(f"{where} is damaged: transformers_range is {wanted!r}, not a version range") from None
+    if not allowed.contains(transformers.__version__, prereleases=True):
         raise UserError(f"{where} works with transformers {wanted}; found {transformers.__version__}")
 
 

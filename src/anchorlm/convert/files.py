@@ -20,6 +20,7 @@ LORA_WEIGHTS = "adapter_model.safetensors"
 RUN = "run.json"
 CARD = "README.md"
 MODEL_TYPE = "anchorlm"
+_SIZES = ("num_hidden_layers", "num_attention_heads", "hidden_size", "vocab_size")
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -58,7 +59,20 @@ def read_config(folder: str | Path) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     values = read_json(path)
-    return values if values.get("model_type") == MODEL_TYPE else None
+    if values.get("model_type") != MODEL_TYPE:
+        return None
+    _check_backbone(values.get("backbone"), path)
+    return values
+
+
+def _check_backbone(backbone: Any, path: Path) -> None:
+    """Everything is sized by these numbers, so a wrong one is named before any is used."""
+    if not isinstance(backbone, dict) or not backbone:
+        raise UserError(f"{path} is damaged: it has no backbone")
+    for name in _SIZES:
+        value = backbone.get(name)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise UserError(f"{path} is damaged: backbone.{name} is {value!r}; it must be a whole number of at least 1")
 
 
 def is_adapter(folder: str | Path) -> bool:

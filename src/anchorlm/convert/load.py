@@ -12,7 +12,7 @@ from ..hf.model import AnchorForCausalLM
 from ..plan import ModelShape, Plan
 from . import adapters, files
 from .attach import assert_finite, convert
-from .bases import Base, load_base
+from .bases import Base, first_line, load_base
 from .export import check_transformers
 from .quiet import quiet
 
@@ -136,4 +136,7 @@ def _tokenizer(folder: Path) -> Any:
         return None
     from transformers import AutoTokenizer
 
-    return AutoTokenizer.from_pretrained(folder)
+    try:
+        return AutoTokenizer.from_pretrained(folder)
+    except Exception as error:  # transformers and tokenizers raise many kinds for a damaged file
+        raise UserError(f"{folder}: the tokenizer cannot be read ({first_line(error)})") from error

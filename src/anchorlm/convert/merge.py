@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ..core import UserError, atomic_dir
+from ..core import UserError, atomic_dir, check_apart
 from . import adapters, files
 from .export import export_code
 from .load import load
@@ -28,10 +28,10 @@ def merge(
     code goes beside them: `AutoModelForCausalLM.from_pretrained(out, trust_remote_code=True)` needs no anchorlm.
     Raises UserError when `path` is not an anchorlm folder.
     """
-    if files.read_config(path) is None:
+    config = files.read_config(path)
+    if config is None:
         raise UserError(f"{path} is not an anchorlm folder; merge takes what convert or train wrote")
-    if Path(out).resolve() == Path(path).resolve():
-        raise UserError(f"output {out} is the input folder; name another")
+    check_apart(out, path, base or config.get("base"))
     with atomic_dir(out, overwrite=overwrite) as folder:
         model, tokenizer = load(path, dtype, base=base, any_base=any_base)
         record = _record(model, Path(path))
@@ -39,7 +39,7 @@ def merge(
         model.config.base = model.config.base_fingerprint = None
         write_whole(model, folder)
         export_code(folder)
-        write_companions(model, folder, tokenizer, record, Path(out).name)
+        write_companions(model, folder, tokenizer, record, Path(out).resolve().name)
     return Path(out)
 
 
@@ -49,5 +49,6 @@ def _record(model: Any, source: Path) -> dict[str, Any]:
         earlier = json.loads((source / files.RUN).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         earlier = {}
+    earlier = earlier if isinstance(earlier, dict) else {}
     kept = {key: value for key, value in earlier.items() if key in ("data", "metrics", "recipe", "licence", "seed")}
     return run_record(model, {"merged_from": earlier.get("command", str(source)), **kept})

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from ..core import UserError, atomic_dir
+from ..core import UserError, atomic_dir, check_apart
 from ..hf.model import AnchorForCausalLM
 from . import adapters, files
 from .attach import changed_weights
@@ -36,6 +36,7 @@ def save(
     Raises UserError when the folder is not empty and `overwrite` is not given.
     """
     path = Path(path)
+    check_apart(path, model.config.base)
     with atomic_dir(path, overwrite=overwrite) as folder:
         record = run_record(model, run)
         if model.config.base:
@@ -43,7 +44,7 @@ def save(
             write_adapter(model, folder)
         else:
             write_whole(model, folder)
-        write_companions(model, folder, tokenizer, record, path.name)
+        write_companions(model, folder, tokenizer, record, path.resolve().name)
     return path
 
 

@@ -57,8 +57,6 @@ def source_config(path: str) -> tuple[Any, dict[str, Any]]:
     stored = files.read_config(path)
     if stored is None:
         return load_base_config(path), {}
-    if not stored.get("backbone"):
-        raise UserError(f"{Path(path) / files.CONFIG} is damaged: it has no backbone")
     return AutoConfig.for_model(**stored["backbone"]), stored
 
 

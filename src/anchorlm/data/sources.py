@@ -50,7 +50,7 @@ def _expand(path: Path) -> list[Path]:
         raise UserError(f"data {path} does not exist")
     if path.is_file():
         if (kind := file_kind(path)) not in PLAIN | RECORDS:
-            raise UserError(f"data {path} has an unknown kind {kind!r}; {suggest(kind, PLAIN | RECORDS)}")
+            raise UserError(f"data {path} has an unknown kind {kind!r}; {suggest(kind, (PLAIN | RECORDS) - {''})}")
         return [path]
     found = sorted(file for file in path.rglob("*") if file.is_file() and not _hidden(file.relative_to(path)))
     known = [file for file in found if file_kind(file) in (PLAIN | RECORDS) - {""}]

@@ -52,9 +52,17 @@ class EvalOptions:
             value = getattr(options, name)
             if value is not None and (not isinstance(value, int) or value < 1):
                 raise UserError(f"eval option {name} is {value!r}; a whole number of at least 1 is needed")
-        if any(not 0 <= depth <= 1 for depth in options.depths):
-            raise UserError(f"eval option depths is {list(options.depths)}; each must lie between 0 and 1")
+        _check_list("depths", options.depths, "numbers between 0 and 1", lambda x: 0 <= x <= 1)
+        if options.lengths is not None:
+            _check_list("lengths", options.lengths, "whole numbers of at least 1", lambda x: x == int(x) and x >= 1)
         return options
+
+
+def _check_list(name: str, values: Any, wanted: str, fits: Callable[[Any], bool]) -> None:
+    numbers = isinstance(values, tuple) and all(isinstance(x, int | float) and fits(x) for x in values)
+    if not numbers or not values:
+        shown = list(values) if isinstance(values, tuple) else values
+        raise UserError(f"eval option {name} is {shown!r}; give a list of {wanted}")
 
 
 @dataclass(frozen=True)

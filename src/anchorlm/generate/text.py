@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -39,10 +40,12 @@ class Options:
     every: int = 0
 
     def check(self) -> Options:
-        _at_least("max-new-tokens", self.max_new_tokens, 1)
+        _at_least("max-new-tokens", self.max_new_tokens, 0)
         _at_least("temperature", self.temperature, 0)
+        if not math.isfinite(self.temperature):
+            raise UserError(f"temperature is {self.temperature}; it must be a finite number")
         _at_least("block", self.block, 1)
-        _at_least("limit", self.limit or 1, 1)
+        _at_least("limit", 1 if self.limit is None else self.limit, 1)
         _at_least("figures-every", self.every, 0)
         if not 0 < self.top_p <= 1:
             raise UserError(f"top-p is {self.top_p}; it must be above 0 and at most 1")

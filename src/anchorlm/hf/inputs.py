@@ -23,9 +23,29 @@ def known_options(options: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if name in HIDDEN_OPTIONS}
 
 
+def check_input(input_ids: Any, inputs_embeds: Any, block: Any) -> None:
+    """Exactly one input, of the right rank: with both, one would be ignored."""
+    if (input_ids is None) == (inputs_embeds is None):
+        raise ValueError("give input_ids or inputs_embeds, exactly one of them")
+    for name, value, axes in (("input_ids", input_ids, "[B, T]"), ("inputs_embeds", inputs_embeds, "[B, T, D]")):
+        if value is not None and value.dim() != axes.count(",") + 1:
+            raise ValueError(f"{name} has shape {tuple(value.shape)}; it must be {axes}")
+    if not isinstance(block, int) or block < 1:
+        raise ValueError(f"block is {block!r}; it must be a whole number of at least 1")
+
+
 def check_cache(cache: Any) -> None:
     if cache is not None and not isinstance(cache, StateCache):
         raise ValueError(f"cache is a {type(cache).__name__}; this model needs the one of model.new_cache()")
+
+
+def check_state(state: ModelState, plan: Plan) -> None:
+    """A state that this plan can go on from: of as many layers, and with every slot, which cannot begin midway."""
+    if len(state.attention) != len(plan.layers):
+        raise ValueError(f"the cache holds {len(state.attention)} layers; the model has {len(plan.layers)}")
+    missing = sorted(set(plan.slots) - set(state.slots)) if bool(state.position.any()) else []
+    if missing:
+        raise ValueError(f"the cache was filled under a plan without the slot {missing[0]!r}; start with a new cache")
 
 
 def check_plan(plan: Plan, own: Plan) -> Plan:
@@ -63,4 +83,7 @@ def check_positions(
     keep = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if mask is None else mask.bool()
     expected = state.position[:, None] + keep.cumsum(1) - 1
     if not torch.equal(position_ids.expand_as(expected)[keep], expected[keep]):
-        raise ValueError("position_ids disagree with the attention mask and the cache; leave them out")
+        raise ValueError(
+            "position_ids disagree with the attention mask and the cache; leave them out. "
+            "In generate: pad on the left, give every row a token, and begin the prompt with what the cache has read"
+        )

@@ -27,7 +27,16 @@ from ..state import ModelState
 from . import families
 from .cache import StateCache
 from .config import AnchorConfig
-from .inputs import check_cache, check_plan, check_positions, check_starts, known_options, last_columns
+from .inputs import (
+    check_cache,
+    check_input,
+    check_plan,
+    check_positions,
+    check_starts,
+    check_state,
+    known_options,
+    last_columns,
+)
 
 OWN_MODULES = (Memory, StepSize, Features, ShortConv, SlotWriter, SlotReader, LearnedMap)
 BLOCK = 1024  # tokens that run through all layers at a time when no gradient is needed
@@ -124,6 +133,14 @@ class AnchorForCausalLM(PreTrainedModel, GenerationMixin):
     def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
         self.backbone.lm_head = new_embeddings
 
+    def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Module:
+        """As in transformers; the stored backbone config follows, or the saved model could not be loaded."""
+        embeddings = super().resize_token_embeddings(*args, **kwargs)
+        self.config.backbone = {**(self.config.backbone or {}), "vocab_size": self.config.vocab_size}
+        self.shape = self.config.shape()
+        self.backbone.config.vocab_size = self.backbone.vocab_size = self.config.vocab_size
+        return embeddings
+
     def memory_parameters(self) -> dict[str, nn.Parameter]:
         """Parameters of slots, gates and read maps by name; all others are the backbone's."""
         return {n: p for n, p in self.named_parameters() if ".self_attn.writers." in n or ".self_attn.readers." in n}
@@ -184,6 +201,7 @@ class AnchorForCausalLM(PreTrainedModel, GenerationMixin):
         pass. block: without gradients, a long text runs through all layers this many tokens at a time, so that no
         more than one state a slot and block exists.
         """
+        check_input(input_ids, inputs_embeds, block)
         x = self.get_input_embeddings()(input_ids) if inputs_embeds is None else inputs_embeds
         if x.shape[1] == 0:
             raise ValueError("the input has no token; at least one is needed")
@@ -195,6 +213,7 @@ class AnchorForCausalLM(PreTrainedModel, GenerationMixin):
         state = ModelState.empty(x.shape[0], self.shape.layers, x.device) if state is None else state
         if state.rows != x.shape[0]:
             raise ValueError(f"the cache holds {state.rows} rows; the input has {x.shape[0]}")
+        check_state(state, plan)
         check_positions(position_ids, mask, document_starts, state, x)
         size = x.shape[1] if torch.is_grad_enabled() or captures is not None else block
         outputs = []

@@ -56,7 +56,7 @@ class Run:
 def run_stages(run: Run) -> None:
     """Train every stage that is left."""
     names = list(active_stages(run.recipe))
-    if run.position.step == 0 and run.recipe.calibrate and untouched(run.model):
+    if _must_calibrate(run.model, run.recipe, run.position):
         _calibrate(run)
     for name in names[names.index(run.position.stage) :]:
         if name != run.position.stage:
@@ -67,12 +67,23 @@ def run_stages(run: Run) -> None:
         _run_stage(run, stage)
 
 
+def check_rows(model: Any, recipe: Recipe, store: Any, position: Position) -> None:
+    """Raise UserError, before anything is written, when the data gives no row or too short a one to calibrate on."""
+    data = recipe.data
+    row = next(batches(store, data.length, data.batch, recipe.seed, packing=data.packing)).input_ids
+    if not _must_calibrate(model, recipe, position):
+        return
+    if row.shape[1] < 2 * max(slot.chunk * (slot.lag + 1) for slot in model.plan.slots.values()):
+        raise UserError(f"data.length is {data.length}; set two chunks of every slot or more, or calibrate: false")
+
+
+def _must_calibrate(model: Any, recipe: Recipe, position: Position) -> bool:
+    return position.step == 0 and recipe.calibrate and untouched(model)
+
+
 def _calibrate(run: Run) -> None:
     """Fit the slots to the first row of the data; a resumed run finds the result in its weights."""
-    data = run.recipe.data
     row = next(_stream(run)).input_ids[:1].to(next(run.model.parameters()).device)
-    if row.shape[1] < 2 * max(slot.chunk * (slot.lag + 1) for slot in run.model.plan.slots.values()):
-        raise UserError(f"data.length is {data.length}; set two chunks of every slot or more, or calibrate: false")
     write_json(run.out / "calibration.json", {"step sizes": calibrate(run.model, row)})
 
 

@@ -19,7 +19,7 @@ from ..data import TokenStore, batches
 from ..settings import Recipe
 from .checkpoint import Position, read_position
 from .folder import check_identity, find_checkpoint, identity, publish, write_start
-from .loop import Run, run_stages
+from .loop import Run, check_rows, run_stages
 from .losses import View
 from .preview import Preview, available_bytes, preview
 from .sinks import check_sinks, open_sinks, read_metrics
@@ -61,9 +61,10 @@ def train(
     wanted = identity(recipe, model, store)
     found = find_checkpoint(out, resume, lambda line: console.print(line, **PLAIN))
     position = _position(found, wanted, recipe)
+    check_rows(model, recipe, store, position)
+    views = _eval_views(eval_data, tokenizer, recipe, model, console)
     write_start(out, recipe, wanted, plan.to_dict())
     _prepare(model, recipe)
-    views = _eval_views(eval_data, tokenizer, recipe, model, console)
     run = Run(model, recipe, store, out, views, position, found)
     _run(run, console)
     _finish(run, tokenizer, console)
