@@ -43,7 +43,7 @@ class Settings:
     out: str = "runs/quickstart"
     base: str = BASE
     adapter: str | None = None
-    documents: int = 3
+    documents: int = 2
     context: int = 2048
     every: int = 4096
     book_tokens: int | None = None
