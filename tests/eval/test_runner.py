@@ -90,7 +90,7 @@ def test_beyond_the_positions_is_a_row_not_a_crash(book):
         ({"windows": 3}, "eval option 'windows' is unknown; did you mean 'window'"),
         ({"context": 0}, "context is 0; a whole number of at least 1"),
         ({"limit": 0}, "limit is 0"),
-        ({"depths": [0.5, 1.5]}, "each must lie between 0 and 1"),
+        ({"depths": [0.5, 1.5]}, "numbers between 0 and 1"),
         ({"context": 100_000, "versus": None, "model": tiny_llama(max_positions=200_000)}, "needs at least 100000"),
         ({"templates": "magik", "suites": "niah"}, "did you mean 'magic'"),
     ],

@@ -76,7 +76,7 @@ def test_at_most_one_bos(bos):
 @pytest.mark.parametrize(
     "options, line",
     [
-        ({"max_new_tokens": 0}, "max-new-tokens is 0"),
+        ({"max_new_tokens": -1}, "max-new-tokens is -1"),
         ({"temperature": -1.0}, "temperature is -1"),
         ({"top_p": 0.0}, "top-p is 0"),
         ({"top_p": 1.5}, "top-p is 1.5"),
