@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 
 from ..convert.calibrate import calibrate, untouched
 from ..core import UserError, seed_all
@@ -210,5 +211,5 @@ def _save(run: Run, stage: Stage, optimizer: torch.optim.Optimizer) -> None:
     state = saved.optimizer_tensors(optimizer, _names(stage))
     try:
         saved.save_checkpoint(run.root, run.position, stage.parameters, state, run.recipe.keep_last)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:  # a full disk reaches us as either
         raise TrainingError(f"step {run.position.step}: checkpoint not written: {error}; {run.last_good}") from error
