@@ -37,6 +37,7 @@ def test_table_and_resume(settings, tmp_path, monkeypatch):
     assert rows["anchor"]["trained_parameters"] > 0 == rows["swa"]["trained_parameters"]
     flat = [rows["anchor"]["costs"][n]["state_bytes"] for n in ("32", "64")]
     grows = [rows["teacher"]["costs"][n]["state_bytes"] for n in ("32", "64")]
+    assert all("state_bytes_most" in cell for row in rows.values() for cell in row["costs"].values())
     assert flat[0] == flat[1]
     assert grows[1] > 1.9 * grows[0]
     assert rows["anchor-f"]["perplexity"] == pytest.approx(rows["swa"]["perplexity"])  # gates start at zero

@@ -167,6 +167,7 @@ def _row(row: dict[str, Any], bench: list[dict[str, Any]], spec: ModelSpec) -> d
         "decode_ms",
         "decode_spread",
         "state_bytes",
+        "state_bytes_most",
         "peak_bytes",
         "note",
     )
