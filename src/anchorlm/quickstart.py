@@ -47,7 +47,7 @@ class Settings:
     context: int = 2048
     every: int = 4096
     book_tokens: int | None = None
-    teacher_tokens: int = 8192
+    teacher_tokens: int = 6144
     new_tokens: int = 60
     seed: int = 0
 
