@@ -57,6 +57,8 @@ SLOT_KINDS: dict[str, dict] = {
     "momentum": {"options": {"momentum": True}},
     "muon": {"options": {"momentum": True, "muon": True, "row_norm": "post"}},
     "dot-pre": {"options": {"loss": "dot", "row_norm": "pre", "ratio": 1.5}},
+    "decay": {"options": {"decay": True}},
+    "low-rank": {"options": {"rank": 2, "row_norm": "post"}},
     "loud": {"silent": False},
     "planes": {"map": {"kind": "planes", "planes": 2}},
     "dense": {"map": {"kind": "dense"}},

@@ -60,7 +60,7 @@ class SlowRow:
         memory = self.writer.memory
         if self.slot.rule != "swiglu-ttt":
             return memory.steps.weight.new_zeros(memory.dim, memory.dim)
-        state = {name: getattr(memory, name)[head] for name in reference.NAMES}
+        state = {name: memory.first(name)[head] for name in reference.NAMES}
         if memory.options.momentum:
             state |= {f"momentum.{name}": torch.zeros_like(state[name]) for name in reference.NAMES}
         return state
@@ -78,8 +78,12 @@ class SlowRow:
         carry = None
         if memory.options.momentum:
             carry = sigmoid(x @ memory.carry_weight[head] + memory.carry_bias[head])
-        slow = {name: getattr(memory, name)[head] for name in reference.NAMES}
-        return reference.swiglu_write(state, slow, keys, values, steps[:, head :: memory.heads], carry, memory.options)
+        slow = {name: memory.first(name)[head] for name in reference.NAMES}
+        forget = None
+        if memory.options.decay:
+            forget = sigmoid(x @ memory.forget_weight[head] + memory.forget_bias[head])
+        own = steps[:, head :: memory.heads]
+        return reference.swiglu_write(state, slow, keys, values, own, carry, memory.options, forget)
 
     def answer(self, state, head: int, query: Tensor) -> Tensor:
         if self.slot.rule != "swiglu-ttt":

@@ -47,6 +47,8 @@ class SwigluOptions(RuleOptions):
         see inputs of unit variance; at length 1 (LaCT) they see almost none and learn slowly without Muon.
     limit: no update of a matrix is longer than this share of the matrix at the start, so that a run of alike tokens
         cannot blow the state up.
+    rank: 0 for free starting matrices, else w0 and w2 start as a product of this rank plus half the identity.
+    decay: forget a learned share of the state at every chunk, 0.25 % at the start (Titans, arXiv 2501.00663).
     momentum: carry the previous chunk's update.
     muon: orthogonalise the update; muon_step scales it.
     row_norm: "none", "post" (renormalise the rows after each update) or "pre" (carry the unnormalised sum).
@@ -57,6 +59,8 @@ class SwigluOptions(RuleOptions):
     ratio: float = 1.0
     key_scale: float = 1.0
     limit: float = 0.5
+    rank: int = 0
+    decay: bool = False
     momentum: bool = False
     muon: bool = False
     muon_step: float = 0.2
@@ -71,7 +75,9 @@ class SwigluOptions(RuleOptions):
         for name, allowed in (("loss", ("dot", "squared")), ("row_norm", ("none", "post", "pre"))):
             if getattr(self, name) not in allowed:
                 raise UserError(f"{where}.{name} is {getattr(self, name)!r}; {suggest(getattr(self, name), allowed)}")
-        for name in ("momentum", "muon"):
+        if isinstance(self.rank, bool) or not isinstance(self.rank, int) or self.rank < 0:
+            raise UserError(f"{where}.rank is {self.rank!r}; it must be a whole number of at least 0")
+        for name in ("momentum", "muon", "decay"):
             if not isinstance(getattr(self, name), bool):
                 raise UserError(f"{where}.{name} is {getattr(self, name)!r}; it must be true or false")
 
@@ -86,7 +92,7 @@ class SwigluOptions(RuleOptions):
         return self.key_scale * math.sqrt(dim)
 
     def token_elements(self, heads: int) -> int:
-        return 3 * heads + (heads if self.momentum else 0)
+        return heads * (3 + self.momentum + self.decay)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from ..rules import SwigluOptions
 from .base import Memory, StepSize, Weights, affine
 
 NAMES = ("w0", "w1", "w2")
+FORGET_BIAS = -6.0  # a share of 0.25 % a chunk at the start
 
 
 class SwigluMemory(Memory, rule="swiglu-ttt"):
@@ -25,32 +26,49 @@ class SwigluMemory(Memory, rule="swiglu-ttt"):
         super().__init__()
         self.options, self.heads = options, heads
         width = options.width(dim)
-        self.w0 = nn.Parameter(torch.empty(heads, width, dim))
-        self.w1 = nn.Parameter(torch.empty(heads, dim, width))
-        self.w2 = nn.Parameter(torch.empty(heads, width, dim))
+        for name, rows, columns in (("w0", width, dim), ("w1", dim, width), ("w2", width, dim)):
+            if options.rank and name != "w1":
+                self.register_parameter(f"{name}_left", nn.Parameter(torch.empty(heads, rows, options.rank)))
+                self.register_parameter(f"{name}_right", nn.Parameter(torch.empty(heads, options.rank, columns)))
+            else:
+                self.register_parameter(name, nn.Parameter(torch.empty(heads, rows, columns)))
         self.steps = StepSize(hidden, 3 * heads, options.step)
-        if options.momentum:
-            self.carry_weight = nn.Parameter(torch.zeros(heads, hidden))
-            self.carry_bias = nn.Parameter(torch.zeros(heads))
+        for name in self._shares():
+            self.register_parameter(f"{name}_weight", nn.Parameter(torch.zeros(heads, hidden)))
+            self.register_parameter(f"{name}_bias", nn.Parameter(torch.zeros(heads)))
         self.reset_parameters()
 
+    def _shares(self) -> dict[str, float]:
+        """The learned shares in (0, 1) that a token votes on, and their biases at the start."""
+        options = self.options
+        return ({"carry": 0.0} if options.momentum else {}) | ({"forget": FORGET_BIAS} if options.decay else {})
+
     def reset_parameters(self) -> None:
-        for name in NAMES:
-            weight = getattr(self, name)
-            nn.init.normal_(weight, std=1 / math.sqrt(weight.shape[-1]))
+        for name, weight in self.named_parameters(recurse=False):
+            if name.startswith("w"):
+                spread = math.sqrt(weight.shape[-1])
+                nn.init.normal_(weight, std=(0.5 if self.options.rank and name[:2] != "w1" else 1) / spread)
         self.steps.reset_parameters()
-        if self.options.momentum:
-            nn.init.zeros_(self.carry_weight)
-            nn.init.zeros_(self.carry_bias)
+        for name, bias in self._shares().items():
+            nn.init.zeros_(getattr(self, f"{name}_weight"))
+            nn.init.constant_(getattr(self, f"{name}_bias"), bias)
+
+    def first(self, name: str) -> Tensor:
+        """The matrix `name` of a text of which nothing was written: [H, ...]."""
+        if not self.options.rank or name == "w1":
+            return getattr(self, name)
+        left, right = getattr(self, f"{name}_left"), getattr(self, f"{name}_right")
+        return left @ right + 0.5 * torch.eye(left.shape[1], right.shape[2], dtype=left.dtype, device=left.device)
 
     def tokens(self, x: Tensor) -> Weights:
         extra = {"steps": self.steps(x)}
-        if self.options.momentum:
-            extra["carry"] = torch.sigmoid(affine(x, self.carry_weight, self.carry_bias))
+        for name in self._shares():
+            weight, bias = getattr(self, f"{name}_weight"), getattr(self, f"{name}_bias")
+            extra[name] = torch.sigmoid(affine(x, weight, bias))
         return extra
 
     def start(self, rows: int) -> Weights:
-        state = {name: getattr(self, name).expand(rows, -1, -1, -1) for name in NAMES}
+        state = {name: self.first(name).expand(rows, -1, -1, -1) for name in NAMES}
         if self.options.momentum:
             state |= {f"momentum.{name}": torch.zeros_like(state[name]) for name in NAMES}
         return state
@@ -67,15 +85,18 @@ class SwigluMemory(Memory, rule="swiglu-ttt"):
                 written[f"momentum.{name}"] = update
             if self.options.muon:
                 update = self.options.muon_step * swiglu.orthogonalise(update)
-            update = swiglu.limit_norm(update, getattr(self, name), self.options.limit)
-            written[name] = self._normalise(name, state[name] + update, "post")
+            update = swiglu.limit_norm(update, self.first(name), self.options.limit)
+            old = state[name]
+            if self.options.decay:
+                old = old * (1 - extra["forget"].mean(1)[..., None, None])
+            written[name] = self._normalise(name, old + update, "post")
         return written
 
     def _normalise(self, name: str, weight: Tensor, when: str) -> Tensor:
         """Rows at the lengths they had at the start, if the option says so at this moment."""
         if self.options.row_norm != when:
             return weight
-        return swiglu.scale_rows(weight, getattr(self, name).norm(dim=-1, keepdim=True))
+        return swiglu.scale_rows(weight, self.first(name).norm(dim=-1, keepdim=True))
 
     def _weights(self, state: Weights) -> swiglu.Weights:
         return swiglu.Weights(*(self._normalise(name, state[name], "pre") for name in NAMES))

@@ -105,11 +105,19 @@ def swiglu_update(w: Matrices, k: Tensor, v: Tensor, steps: Tensor, loss: str) -
 
 
 def swiglu_write(
-    state: Matrices, slow: Matrices, k: Tensor, v: Tensor, steps: Tensor, carry: Tensor | None, options: Any
+    state: Matrices,
+    slow: Matrices,
+    k: Tensor,
+    v: Tensor,
+    steps: Tensor,
+    carry: Tensor | None,
+    options: Any,
+    forget: Tensor | None = None,
 ) -> Matrices:
-    """One chunk with every option: gradient, momentum, Muon, limit, add, row norm, in this order.
+    """One chunk with every option: gradient, momentum, Muon, limit, decay, add, row norm, in this order.
 
-    slow: the learned start; carry: [C] share of the previous update to keep, or None; options: a SwigluOptions.
+    slow: the learned start; carry: [C] share of the previous update to keep, or None; forget: [C] share of the
+    weights to drop, or None; options: a SwigluOptions.
     """
     now = {name: _rows_as(state[name], slow[name]) if options.row_norm == "pre" else state[name] for name in NAMES}
     change = swiglu_descent(now, k, v, steps, options.loss)
@@ -124,7 +132,7 @@ def swiglu_write(
         longest = options.limit * frobenius(slow[name])
         if frobenius(update) > longest:
             update = update * longest / frobenius(update)
-        weight = state[name] + update
+        weight = (state[name] if forget is None else state[name] * (1 - forget.mean())) + update
         written[name] = _rows_as(weight, slow[name]) if options.row_norm == "post" else weight
     return written
 
