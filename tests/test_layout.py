@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parent.parent / "src" / "anchorlm"
 ORDER = [
     ["cli"],
     ["quickstart", "results"],
-    ["report", "bench", "eval", "train", "generate"],
+    ["report", "bench", "eval", "train", "generate", "analyze"],
     ["doctor", "reading"],
     ["data"],
     ["convert"],
