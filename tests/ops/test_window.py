@@ -128,3 +128,16 @@ def test_bf16_sums_in_fp32():
     half = window.attend(q.bfloat16(), k.bfloat16(), v.bfloat16(), Reach("window", 16), Span((0,), (40,), 40), 0.3)
     assert half.dtype == torch.bfloat16
     assert_near(half.float(), exact, 3e-2)
+
+
+def test_a_compiled_graph_gives_the_same_bands():
+    """Captured by the compiler and run as captured; code generation is left out, so no C++ compiler is needed."""
+    reach, span = Reach("window", 7, 2), Span((0,), (40,), 40)
+    q, k, v, far = (torch.randn(1, 2, 40, 8, dtype=torch.float64) for _ in range(4))
+    sinks = window.Sinks(k[:, :, :2], v[:, :, :2], far)
+
+    def run(q, k, v, far):
+        return window.attend(q, k, v, reach, span, 0.3, window.Sinks(k[:, :, :2], v[:, :, :2], far))
+
+    expected = window.attend(q, k, v, reach, span, 0.3, sinks)
+    torch.testing.assert_close(torch.compile(run, backend="eager")(q, k, v, far), expected, rtol=0, atol=1e-12)
