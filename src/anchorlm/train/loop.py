@@ -74,8 +74,9 @@ def check_rows(model: Any, recipe: Recipe, store: Any, position: Position) -> No
     row = next(batches(store, data.length, data.batch, recipe.seed, packing=data.packing)).input_ids
     if not _must_calibrate(model, recipe, position):
         return
-    if row.shape[1] < 2 * max(slot.chunk * (slot.lag + 1) for slot in model.plan.slots.values()):
-        raise UserError(f"data.length is {data.length}; set two chunks of every slot or more, or calibrate: false")
+    least = 2 * max(slot.chunk * (slot.lag + 1) for slot in model.plan.slots.values())
+    if row.shape[1] < least:
+        raise UserError(f"data.length is {data.length}; calibration needs {least}, two chunks, or set calibrate=false")
 
 
 def _must_calibrate(model: Any, recipe: Recipe, position: Position) -> bool:
