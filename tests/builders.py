@@ -63,6 +63,8 @@ SLOT_KINDS: dict[str, dict] = {
     "planes": {"map": {"kind": "planes", "planes": 2}},
     "dense": {"map": {"kind": "dense"}},
     "expm-bare": {"map": {"kind": "expm"}, "norm": False},
+    "kept": {"rule": "kept", "options": {"tokens": 3, "width": 5}},
+    "kept-q": {"rule": "kept", "heads": "q", "options": {"tokens": 5, "choose": "decay", "positions": "true"}},
 }
 
 

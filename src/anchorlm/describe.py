@@ -5,9 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from .plan import ModelShape, Plan, Reach, Slot
+from .rules import WIDE_BYTES
 
-WIDE_BYTES = 4  # states, momentum and step sizes are fp32
-PARTS = ("fast weights", "momentum", "chunk buffer", "window ring", "sinks", "counters", "full attention per token")
+PARTS = (
+    "fast weights",
+    "momentum",
+    "kept tokens",
+    "chunk buffer",
+    "window ring",
+    "sinks",
+    "counters",
+    "full attention per token",
+)
 
 
 def describe(plan: Plan, shape: ModelShape) -> list[dict[str, Any]]:
@@ -43,7 +52,7 @@ def describe_slots(plan: Plan, shape: ModelShape) -> list[dict[str, Any]]:
             "writer": slot.write,
             "readers": ", ".join(map(str, slot.read)),
             "map": slot.map.kind,
-            "bytes": _slot_bytes(slot, shape)["fast weights"],
+            "bytes": _state_bytes(slot, shape),
         }
         for name, slot in plan.slots.items()
     ]
@@ -84,10 +93,17 @@ def _heads(slot: Slot, shape: ModelShape) -> int:
     return shape.query_heads if slot.heads == "q" else shape.kv_heads
 
 
+def _state_bytes(slot: Slot, shape: ModelShape) -> int:
+    """The slot's state without momentum, which the literature does not count either."""
+    parts = slot.rule_options.state_bytes(_heads(slot, shape), shape.head_dim, shape.bytes_per_element)
+    return sum(size for part, size in parts.items() if part != "momentum")
+
+
 def _slot_bytes(slot: Slot, shape: ModelShape) -> dict[str, int]:
     """A chunk is written when its last token (and `lag` more chunks) arrived, so one token less is ever held."""
     heads, options = _heads(slot, shape), slot.rule_options
     held = (slot.lag + 1) * slot.chunk - 1
     tail = max(0, slot.conv - 1) * _token_bytes(shape)
-    weights = {part: n * WIDE_BYTES for part, n in options.state_elements(heads, shape.head_dim).items()}
-    return weights | {"chunk buffer": held * (_token_bytes(shape) + options.token_elements(heads) * WIDE_BYTES) + tail}
+    return options.state_bytes(heads, shape.head_dim, shape.bytes_per_element) | {
+        "chunk buffer": held * (_token_bytes(shape) + options.token_elements(heads) * WIDE_BYTES) + tail
+    }

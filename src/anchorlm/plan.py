@@ -17,7 +17,7 @@ from .rules import RULES, RuleOptions
 
 KINDS = ("full", "window", "segment", "none")
 MAPS = ("none", "dense", "cayley", "expm", "planes")
-MIXES = ("add", "convex")
+MIXES = ("add", "convex", "joint")
 HEADS = ("q", "kv")
 ROPES = ("none", "absolute", "chunk")
 ACTIVATIONS = ("identity", "silu")
@@ -134,7 +134,18 @@ class Slot:
                 raise UserError(f"{where}.{name} is {getattr(self, name)!r}; it must be true or false")
         self.map.check(f"{where}.map", shape.head_dim)
         self.rule_options.check(f"{where}.options")
+        self._check_rule(where)
         self._check_layers(where, shape)
+
+    def _check_rule(self, where: str) -> None:
+        """A rule and the way its answers are joined must fit; features and gates are no part of exact tokens."""
+        joint = self.rule_options.joint
+        if joint != (self.mix == "joint"):
+            wanted = "joint" if joint else "add or convex"
+            raise UserError(f"{where}.mix is {self.mix!r}; rule {self.rule!r} takes {wanted}")
+        for name, plain in (("rope", "none"), ("act", "identity"), ("norm", False), ("conv", 0), ("silent", True)):
+            if joint and getattr(self, name) != plain:
+                raise UserError(f"{where}.{name} is {getattr(self, name)!r}; rule {self.rule!r} takes {plain!r} alone")
 
     def _check_layers(self, where: str, shape: ModelShape) -> None:
         for name, layers in (("write", (self.write,)), ("read", self.read)):
@@ -206,7 +217,17 @@ class Plan:
                 raise UserError(f"slot name {name!r} is taken by torch modules; choose another, such as {free!r}")
             slot.check(f"slots.{name}", shape)
             self._check_gap(name, slot)
+            self._check_joint(name, slot)
         return self
+
+    def _check_joint(self, name: str, slot: Slot) -> None:
+        """Exact tokens are read behind a window; what attention sees anyway must not be counted twice."""
+        for layer in slot.read if slot.rule_options.joint else ():
+            if self.layers[layer].kind != "window":
+                kind = self.layers[layer].kind
+                raise UserError(
+                    f"slots.{name}.read names layer {layer} of kind {kind!r}; rule {slot.rule!r} needs 'window'"
+                )
 
     def _check_gap(self, name: str, slot: Slot) -> None:
         """Up to (lag + 1) * chunk - window tokens are seen by neither branch unless the window covers them."""
@@ -288,6 +309,9 @@ def layer_range(text: str, num_layers: int, where: str) -> list[int]:
 def _slot(name: str, entry: Any, num_layers: int) -> Slot:
     where = f"slots.{name}"
     values = _strict(Slot, entry, where)
+    rule = values.get("rule", "swiglu-ttt")
+    _one_of(rule, tuple(RULES), f"{where}.rule")
+    values = {**RULES[rule].slot_defaults, **values}
     if "write" not in values:
         raise UserError(f"{where}.write is missing; name the layer that writes the slot")
     read = values.get("read", [values["write"]])
@@ -295,8 +319,6 @@ def _slot(name: str, entry: Any, num_layers: int) -> Slot:
     if isinstance(values.get("map"), str):
         values["map"] = {"kind": values["map"]}
     values["map"] = ReadMap(**_strict(ReadMap, values.get("map") or {}, f"{where}.map"))
-    rule = values.get("rule", "swiglu-ttt")
-    _one_of(rule, tuple(RULES), f"{where}.rule")
     options = values.get("options") or {}
     values["options"] = RULES[rule](**_strict(RULES[rule], options, f"{where}.options"))
     return Slot(**values)

@@ -10,6 +10,7 @@ import yaml
 
 from .core import UserError, suggest
 from .plan import ModelShape, Plan, Reach, Slot
+from .rules import RULES
 
 WINDOW = 512
 SINKS = 4
@@ -109,8 +110,9 @@ def _override_slots(plan: Plan, values: Mapping[str, Any], shape: ModelShape) ->
                 raise UserError(f"{key!r} cannot be set for every slot of a preset; write a plan file")
             nested = isinstance(value, Mapping) and isinstance(slot.get(key), Mapping) and "rule" not in values
             slot[key] = {**slot[key], **value} if nested else value
-        if "rule" in values and "options" not in values:
-            slot["options"] = {}
+        if "rule" in values:
+            own = getattr(RULES.get(str(values["rule"])), "slot_defaults", {})
+            slot |= {"options": {}} | own | {k: v for k, v in values.items() if k in own or k == "options"}
     return Plan.from_dict(stored, shape.layers)
 
 

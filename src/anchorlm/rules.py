@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from .core import UserError, suggest
 
@@ -14,17 +14,35 @@ def _positive(value: Any, where: str) -> None:
         raise UserError(f"{where} is {value!r}; it must be a positive number")
 
 
+def _whole(value: Any, least: int, where: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise UserError(f"{where} is {value!r}; it must be a whole number of at least {least}")
+
+
+def _one_of(value: Any, allowed: tuple[str, ...], where: str) -> None:
+    if value not in allowed:
+        raise UserError(f"{where} is {value!r}; {suggest(str(value), allowed)}")
+
+
+WIDE_BYTES = 4  # fast weights, momentum, step sizes and scores are fp32
+
+
 @dataclass(frozen=True)
 class RuleOptions:
-    """Options that every rule has."""
+    """What every rule answers about itself.
 
-    step: float = 1.0
+    slot_defaults: fields of a slot that this rule needs otherwise than most. joint: its readers add keys to the
+    softmax of their own attention, so its slots have mix "joint" and no other rule's have.
+    """
+
+    slot_defaults: ClassVar[dict[str, Any]] = {}
+    joint: ClassVar[bool] = False
 
     def check(self, where: str) -> None:
-        _positive(self.step, f"{where}.step")
+        """Raise UserError for a value out of range; `where` names the options in the message."""
 
-    def state_elements(self, heads: int, dim: int) -> dict[str, int]:
-        """Numbers kept per sequence, by part, for `heads` state heads of key and value width `dim`."""
+    def state_bytes(self, heads: int, dim: int, element: int) -> dict[str, int]:
+        """Bytes kept per sequence, by part, for `heads` state heads of width `dim` on a model of `element` bytes."""
         raise NotImplementedError
 
     def token_elements(self, heads: int) -> int:
@@ -37,7 +55,24 @@ class RuleOptions:
 
 
 @dataclass(frozen=True)
-class SwigluOptions(RuleOptions):
+class FastWeightOptions(RuleOptions):
+    """Options of rules that sum up what they write. step: initial inner step size per token."""
+
+    step: float = 1.0
+
+    def check(self, where: str) -> None:
+        _positive(self.step, f"{where}.step")
+
+    def state_elements(self, heads: int, dim: int) -> dict[str, int]:
+        """fp32 numbers kept per sequence, by part."""
+        raise NotImplementedError
+
+    def state_bytes(self, heads: int, dim: int, element: int) -> dict[str, int]:
+        return {part: count * WIDE_BYTES for part, count in self.state_elements(heads, dim).items()}
+
+
+@dataclass(frozen=True)
+class SwigluOptions(FastWeightOptions):
     """SwiGLU fast weights trained at test time (LaCT, arXiv 2505.23884; Anchor, arXiv 2611.04327).
 
     step: initial inner step size per token; training calibrates it to the text first.
@@ -72,11 +107,9 @@ class SwigluOptions(RuleOptions):
         _positive(self.muon_step, f"{where}.muon_step")
         _positive(self.key_scale, f"{where}.key_scale")
         _positive(self.limit, f"{where}.limit")
-        for name, allowed in (("loss", ("dot", "squared")), ("row_norm", ("none", "post", "pre"))):
-            if getattr(self, name) not in allowed:
-                raise UserError(f"{where}.{name} is {getattr(self, name)!r}; {suggest(getattr(self, name), allowed)}")
-        if isinstance(self.rank, bool) or not isinstance(self.rank, int) or self.rank < 0:
-            raise UserError(f"{where}.rank is {self.rank!r}; it must be a whole number of at least 0")
+        _one_of(self.loss, ("dot", "squared"), f"{where}.loss")
+        _one_of(self.row_norm, ("none", "post", "pre"), f"{where}.row_norm")
+        _whole(self.rank, 0, f"{where}.rank")
         for name in ("momentum", "muon", "decay"):
             if not isinstance(getattr(self, name), bool):
                 raise UserError(f"{where}.{name} is {getattr(self, name)!r}; it must be true or false")
@@ -96,7 +129,7 @@ class SwigluOptions(RuleOptions):
 
 
 @dataclass(frozen=True)
-class LinearOptions(RuleOptions):
+class LinearOptions(FastWeightOptions):
     """A sum of outer products of values and keys: linear attention over the completed chunks."""
 
     def state_elements(self, heads: int, dim: int) -> dict[str, int]:
@@ -115,4 +148,42 @@ class DeltaOptions(LinearOptions):
             raise UserError(f"{where}.step is {self.step!r}; the delta rule takes a step of at most 1")
 
 
-RULES: dict[str, type[RuleOptions]] = {"swiglu-ttt": SwigluOptions, "linear": LinearOptions, "delta": DeltaOptions}
+@dataclass(frozen=True)
+class KeptOptions(RuleOptions):
+    """Exact keys and values of a few past tokens, the best by a score that each token gets when it is read.
+
+    tokens: how many are kept for each KV head.
+    choose: "gate", a small network that predicts the highest attention any later query will give the token; "recent";
+        "key-norm", which keeps the shortest keys (arXiv 2406.11430); "decay", a gate whose score fades with age
+        (TRIM-KV, arXiv 2512.03324).
+    width: hidden width of the gate.
+    positions: "compact" reads the kept tokens in order right behind the window, so that no distance is longer than
+        the model has seen; "true" leaves them where they were.
+    """
+
+    slot_defaults: ClassVar[dict[str, Any]] = {
+        "heads": "kv", "mix": "joint", "map": {"kind": "none"}, "norm": False, "chunk": 64,
+    }  # fmt: skip
+    joint: ClassVar[bool] = True
+    tokens: int = 128
+    choose: str = "gate"
+    width: int = 128
+    positions: str = "compact"
+
+    def check(self, where: str) -> None:
+        _whole(self.tokens, 1, f"{where}.tokens")
+        _whole(self.width, 1, f"{where}.width")
+        _one_of(self.choose, ("gate", "recent", "key-norm", "decay"), f"{where}.choose")
+        _one_of(self.positions, ("compact", "true"), f"{where}.positions")
+
+    def state_bytes(self, heads: int, dim: int, element: int) -> dict[str, int]:
+        """A key, a value, an fp32 score and a 4-byte position for each token."""
+        return {"kept tokens": self.tokens * heads * (2 * dim * element + WIDE_BYTES + 4)}
+
+
+RULES: dict[str, type[RuleOptions]] = {
+    "swiglu-ttt": SwigluOptions,
+    "linear": LinearOptions,
+    "delta": DeltaOptions,
+    "kept": KeptOptions,
+}

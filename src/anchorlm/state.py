@@ -41,7 +41,7 @@ class AttentionState:
 class SlotState:
     """One slot's recurrent state.
 
-    weights: the rule's tensors, [B, H, ...] fp32, or None while nothing was written: the learned start then holds.
+    weights: the rule's tensors, [B, H, n, m], or None while nothing was written: the learned start then holds.
     buffer: tokens of chunks that are not yet written, each [B, r, ...], the oldest first.
     tail: the last raw keys and values that a short convolution still needs, [B, conv - 1, Hkv, 2 d], or None.
     """
@@ -57,11 +57,14 @@ class SlotState:
     def parts(self) -> dict[str, int]:
         """Bytes held, by part; momentum is counted apart from the fast weights."""
         weights = self.weights or {}
+        total = sum(t.nbytes for t in weights.values())
         momentum = sum(t.nbytes for k, t in weights.items() if k.startswith("momentum"))
+        kept = total if "keys" in weights else 0
         buffered = sum(t.nbytes for t in self.buffer.values())
         return {
-            "fast weights": sum(t.nbytes for t in weights.values()) - momentum,
+            "fast weights": total - momentum - kept,
             "momentum": momentum,
+            "kept tokens": kept,
             "chunk buffer": buffered + (0 if self.tail is None else self.tail.nbytes),
         }
 

@@ -17,6 +17,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from ..core import UserError
 from ..memory.base import Memory, StepSize
+from ..memory.kept import Gate
 from ..memory.slot import Features, ShortConv, SlotWriter, Trace
 from ..nn.attention import HybridAttention, LayerCall, Step
 from ..nn.reader import SlotReader
@@ -38,15 +39,17 @@ from .inputs import (
     last_columns,
 )
 
-OWN_MODULES = (Memory, StepSize, Features, ShortConv, SlotWriter, SlotReader, LearnedMap)
+OWN_MODULES = (Memory, StepSize, Gate, Features, ShortConv, SlotWriter, SlotReader, LearnedMap)
 BLOCK = 1024  # tokens that run through all layers at a time when no gradient is needed
 
 
 @dataclass
 class Captures:
-    """Ask for every layer's attention output before its output projection: outputs[layer] [B, T, Hq d]."""
+    """Ask for every layer's attention output before its output projection, outputs[layer] [B, T, Hq d], and for its
+    normalised input, inputs[layer] [B, T, D]."""
 
     outputs: dict[int, Tensor] = field(default_factory=dict)
+    inputs: dict[int, Tensor] = field(default_factory=dict)
 
 
 class AnchorForCausalLM(PreTrainedModel, GenerationMixin):
@@ -243,6 +246,7 @@ class AnchorForCausalLM(PreTrainedModel, GenerationMixin):
         y, inner = self._run(rows.gather(x), rows.length, rows.enter(state), plan, captures, checkpoint)
         if captures is not None:
             captures.outputs = {i: rows.scatter(o) for i, o in captures.outputs.items()}
+            captures.inputs = {i: rows.scatter(x) for i, x in captures.inputs.items()}
         return rows.scatter(y), rows.leave(inner)
 
     def _run(
@@ -273,7 +277,7 @@ class AnchorForCausalLM(PreTrainedModel, GenerationMixin):
             slots |= call.new_slots
             traces |= call.new_traces
             if captures is not None:
-                captures.outputs[index] = call.captured
+                captures.outputs[index], captures.inputs[index] = call.captured, call.inputs
         position = state.position + torch.tensor(lengths, device=state.position.device)
         return inner.norm(x), ModelState(position, tuple(attention), slots)
 

@@ -18,25 +18,31 @@ Weights = dict[str, Tensor]
 class Memory(nn.Module):
     """The slow weights of one slot's rule and the four functions that make it a memory.
 
-    Shapes: B rows, H state heads, C tokens of one chunk, d key and value width, D model width.
+    Made as rule(options, heads, dim, hidden, kv_heads). A rule that needs no keys, dtype or KV heads may ignore them.
+    Shapes: B rows, H state heads, Hkv KV heads, C tokens of one chunk, d key and value width, D model width.
     """
 
     rules: ClassVar[dict[str, type[Memory]]] = {}
+    features: ClassVar[bool] = True  # whether `write` gets the slot's features of keys and values, or them as they are
 
     def __init_subclass__(cls, rule: str, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         Memory.rules[rule] = cls
 
-    def tokens(self, x: Tensor) -> Weights:
-        """What a token brings beside key and value, fp32: {name: [B, T, ...]} from layer inputs x [B, T, D]."""
+    def tokens(self, x: Tensor, k: Tensor | None = None) -> Weights:
+        """What a token brings beside key and value, fp32: {name: [B, T, ...]}.
+
+        x: [B, T, D] layer inputs; k: [B, T, Hkv, d] keys before RoPE.
+        """
         raise NotImplementedError
 
-    def start(self, rows: int) -> Weights:
-        """The state of a text of which nothing was written: {name: [B, H, ...]}, fp32 or wider."""
+    def start(self, rows: int, like: Tensor | None = None) -> Weights:
+        """The state of a text of which nothing was written: {name: [B, H, n, m]}; `like` has the model's dtype."""
         raise NotImplementedError
 
     def write(self, state: Weights, k: Tensor, v: Tensor, extra: Weights) -> Weights:
-        """The state after a whole chunk. k, v: [B, H, C, d]; extra: {name: [B, C, ...]} from `tokens`."""
+        """The state after a whole chunk. k, v: [B, H, C, d]; extra: {name: [B, C, ...]} from `tokens`, and
+        "positions" [B or 1, C] in the text."""
         raise NotImplementedError
 
     def readable(self, state: Weights) -> Weights:

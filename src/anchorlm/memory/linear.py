@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ..ops.delta import delta_chunk
+from ..ops.wide import widen
 from ..rules import LinearOptions
 from .base import Memory, StepSize, Weights
 
@@ -13,7 +14,7 @@ from .base import Memory, StepSize, Weights
 class LinearMemory(Memory, rule="linear"):
     """S [H, d, d] (values by keys) grows by step * v k^T: linear attention (arXiv 2006.16236) over whole chunks."""
 
-    def __init__(self, options: LinearOptions, heads: int, dim: int, hidden: int):
+    def __init__(self, options: LinearOptions, heads: int, dim: int, hidden: int, kv_heads: int = 0):
         super().__init__()
         self.heads, self.dim = heads, dim
         self.steps = StepSize(hidden, heads, options.step)
@@ -21,11 +22,11 @@ class LinearMemory(Memory, rule="linear"):
     def reset_parameters(self) -> None:
         self.steps.reset_parameters()
 
-    def tokens(self, x: Tensor) -> Weights:
+    def tokens(self, x: Tensor, k: Tensor | None = None) -> Weights:
         return {"steps": self.steps(x)}
 
-    def start(self, rows: int) -> Weights:
-        return {"s": self.steps.bias.new_zeros(rows, self.heads, self.dim, self.dim)}
+    def start(self, rows: int, like: Tensor | None = None) -> Weights:
+        return {"s": widen(self.steps.bias).new_zeros(rows, self.heads, self.dim, self.dim)}
 
     def write(self, state: Weights, k: Tensor, v: Tensor, extra: Weights) -> Weights:
         return {"s": state["s"] + (v * self._step(extra)).transpose(-1, -2) @ k}

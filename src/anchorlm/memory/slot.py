@@ -114,14 +114,15 @@ class SlotWriter(nn.Module):
         super().__init__()
         self.slot, self.groups = slot, shape.kv_heads
         self.heads = shape.query_heads if slot.heads == "q" else shape.kv_heads
-        self.keys = Features(slot, self.heads, shape.head_dim)
-        self.value_scale = nn.Parameter(torch.ones(self.heads, 1, 1))
         rule = Memory.rules[slot.rule]
-        self.memory = rule(slot.rule_options, self.heads, shape.head_dim, shape.hidden)
+        self.memory = rule(slot.rule_options, self.heads, shape.head_dim, shape.hidden, shape.kv_heads)
+        self.keys = Features(slot, self.heads, shape.head_dim) if rule.features else None
+        self.value_scale = nn.Parameter(torch.ones(self.heads, 1, 1)) if rule.features else None
         self.conv = ShortConv(slot.conv, 2 * shape.kv_heads * shape.head_dim) if slot.conv else None
 
     def reset_parameters(self) -> None:
-        nn.init.ones_(self.value_scale)
+        if self.value_scale is not None:
+            nn.init.ones_(self.value_scale)
 
     def forward(
         self, x: Tensor, k: Tensor, v: Tensor, state: SlotState, span: Span, rotary: Rotary, recompute: bool = False
@@ -133,9 +134,9 @@ class SlotWriter(nn.Module):
         """
         chunks = Chunks(self.slot.chunk, self.slot.lag, span)
         kv, tail = self._taps(k, v, state.tail, span)
-        new = {"kv": kv, **self.memory.tokens(x)}
+        new = {"kv": kv, **self.memory.tokens(x, k)}
         stream = {name: chunks.join(state.buffer.get(name), value) for name, value in new.items()}
-        held = self._begin(state.weights, chunks)
+        held = self._begin(state.weights, chunks, kv)
         states = [self.memory.readable(held)]
         first = chunks.first_positions(x.device)
         for i in range(max(chunks.commits)):
@@ -155,12 +156,12 @@ class SlotWriter(nn.Module):
         flat, tail = self.conv(kv.flatten(2), tail, span)
         return flat.unflatten(2, kv.shape[2:]), tail
 
-    def _begin(self, weights: Weights | None, chunks: Chunks) -> Weights:
+    def _begin(self, weights: Weights | None, chunks: Chunks, like: Tensor) -> Weights:
         """The carried state; rows of which nothing was written yet take the learned start."""
         fresh = [count == 0 for count in chunks.written]
         if weights is not None and not any(fresh):
             return weights
-        start = {name: widen(value) for name, value in self.memory.start(len(fresh)).items()}
+        start = self.memory.start(len(fresh), like)
         if weights is None:
             return start
         rows = torch.tensor(fresh, device=next(iter(weights.values())).device)[:, None, None, None]
@@ -176,12 +177,13 @@ class SlotWriter(nn.Module):
         repeats = self.heads // self.groups
         k, v = k.repeat_interleave(repeats, 1), v.repeat_interleave(repeats, 1)
         positions = first + torch.arange(begin, begin + size, device=first.device)
-        features = self.keys(k, positions, rotary)
-        written = self.memory.write(held, features, widen(v) * self.value_scale, taken)
+        if self.keys is not None and self.value_scale is not None:
+            k, v = self.keys(k, positions, rotary), widen(v) * self.value_scale
+        written = self.memory.write(held, k, v, {**taken, "positions": positions})
         done = [count > i for count in chunks.commits]
         if all(done):
             return written
-        rows = torch.tensor(done, device=features.device)[:, None, None, None]
+        rows = torch.tensor(done, device=k.device)[:, None, None, None]
         return {name: torch.where(rows, written[name], held[name]) for name in held}
 
 

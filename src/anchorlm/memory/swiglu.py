@@ -9,6 +9,7 @@ import torch.nn as nn
 from torch import Tensor
 
 from ..ops import swiglu
+from ..ops.wide import widen
 from ..rules import SwigluOptions
 from .base import Memory, StepSize, Weights, affine
 
@@ -22,7 +23,7 @@ class SwigluMemory(Memory, rule="swiglu-ttt"):
     w0, w2: [H, h, d], w1: [H, d, h], the learned start of every text, rows of variance 1 / fan-in.
     """
 
-    def __init__(self, options: SwigluOptions, heads: int, dim: int, hidden: int):
+    def __init__(self, options: SwigluOptions, heads: int, dim: int, hidden: int, kv_heads: int = 0):
         super().__init__()
         self.options, self.heads = options, heads
         width = options.width(dim)
@@ -60,15 +61,15 @@ class SwigluMemory(Memory, rule="swiglu-ttt"):
         left, right = getattr(self, f"{name}_left"), getattr(self, f"{name}_right")
         return left @ right + 0.5 * torch.eye(left.shape[1], right.shape[2], dtype=left.dtype, device=left.device)
 
-    def tokens(self, x: Tensor) -> Weights:
+    def tokens(self, x: Tensor, k: Tensor | None = None) -> Weights:
         extra = {"steps": self.steps(x)}
         for name in self._shares():
             weight, bias = getattr(self, f"{name}_weight"), getattr(self, f"{name}_bias")
             extra[name] = torch.sigmoid(affine(x, weight, bias))
         return extra
 
-    def start(self, rows: int) -> Weights:
-        state = {name: self.first(name).expand(rows, -1, -1, -1) for name in NAMES}
+    def start(self, rows: int, like: Tensor | None = None) -> Weights:
+        state = {name: widen(self.first(name)).expand(rows, -1, -1, -1) for name in NAMES}
         if self.options.momentum:
             state |= {f"momentum.{name}": torch.zeros_like(state[name]) for name in NAMES}
         return state

@@ -12,9 +12,11 @@ from torch import Tensor
 
 from ..memory.slot import SlotWriter, Trace
 from ..ops import window
+from ..ops.partials import Partial
 from ..ops.rows import Span
-from ..plan import ModelShape, Plan, Reach
+from ..plan import ModelShape, Plan, Reach, Slot
 from ..state import AttentionState, SlotState
+from .joint import JointReader
 from .reader import SlotReader
 
 
@@ -54,10 +56,16 @@ class LayerCall:
     attention: AttentionState | None
     slots: dict[str, SlotState]
     traces: dict[str, Trace]
+    inputs: Tensor | None = None
     captured: Tensor | None = None
     new_attention: AttentionState | None = None
     new_slots: dict[str, SlotState] = field(default_factory=dict)
     new_traces: dict[str, Trace] = field(default_factory=dict)
+
+
+def build_reader(slot: Slot, shape: ModelShape) -> nn.Module:
+    """How a layer reads this slot: under its own softmax, or as a branch of its own."""
+    return JointReader(slot, shape) if slot.rule_options.joint else SlotReader(slot, shape)
 
 
 class HybridAttention(nn.Module):
@@ -69,19 +77,27 @@ class HybridAttention(nn.Module):
             self.add_module(name, getattr(original, name, None))
         self.shape, self.scale = shape, original.scaling
         self.writers = nn.ModuleDict({name: SlotWriter(plan.slots[name], shape) for name in plan.writes(layer)})
-        self.readers = nn.ModuleDict({name: SlotReader(plan.slots[name], shape) for name in plan.reads(layer)})
+        self.readers = nn.ModuleDict({name: build_reader(plan.slots[name], shape) for name in plan.reads(layer)})
 
     def forward(self, hidden_states: Tensor, call: LayerCall, **_: object) -> tuple[Tensor, None]:
         """[B, T, D] from the layer's normalised input [B, T, D]; state and traces travel in `call`."""
         q, k, v = self.project(hidden_states)
-        attended = self._attend(q, k, v, call)
         self._write(hidden_states, k, v, call)
-        step = call.step
-        for name in step.plan.reads(call.index):
-            reader, trace = self.readers[name], call.new_traces.get(name) or call.traces[name]
-            attended = reader(attended, hidden_states, q, trace, step.positions, step.rotary)
-        call.captured = attended.transpose(1, 2).flatten(2)
+        attended = self._attend(q, k, v, call)
+        for name, trace in self._traces(call, joint=True) if attended.mass is not None else ():
+            reach = call.step.reaches[call.index]
+            attended = self.readers[name](attended, q, trace, call.step.positions, call.step.rotary, reach, self.scale)
+        attended = attended.answer
+        for name, trace in self._traces(call, joint=False):
+            attended = self.readers[name](attended, hidden_states, q, trace, call.step.positions, call.step.rotary)
+        call.inputs, call.captured = hidden_states, attended.transpose(1, 2).flatten(2)
         return self.o_proj(call.captured), None
+
+    def _traces(self, call: LayerCall, joint: bool) -> list[tuple[str, Trace]]:
+        """The slots that this layer reads, those that join its softmax or the others."""
+        plan = call.step.plan
+        names = [name for name in plan.reads(call.index) if plan.slots[name].rule_options.joint == joint]
+        return [(name, call.new_traces.get(name) or call.traces[name]) for name in names]
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries [B, Hq, T, d], keys and values [B, Hkv, T, d], before RoPE, after the family's own norms."""
@@ -90,11 +106,11 @@ class HybridAttention(nn.Module):
         k = k if self.k_norm is None else self.k_norm(k)
         return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
 
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor, call: LayerCall) -> Tensor:
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, call: LayerCall) -> Partial:
         step, reach, old = call.step, call.step.reaches[call.index], call.attention
         if reach.kind == "none":
             call.new_attention = old or AttentionState(k[:, :, :0], v[:, :, :0])
-            return torch.zeros_like(q)
+            return Partial(torch.zeros_like(q))
         rotated = window.rotate(k, *step.angles)
         keys = rotated if old is None else torch.cat([old.keys, rotated], 2)
         values = v if old is None else torch.cat([old.values, v], 2)
@@ -107,7 +123,8 @@ class HybridAttention(nn.Module):
         if reach.kind != "full":
             key = ("bands", reach, cached)
             plan = step.shared(key, lambda: window.bands(reach, step.span, cached, q.device, q.dtype))
-        return window.attend(window.rotate(q, *step.angles), keys, values, reach, step.span, self.scale, sinks, plan)
+        given = (window.rotate(q, *step.angles), keys, values, reach, step.span, self.scale, sinks, plan)
+        return window.attend_partial(*given) if self._traces(call, joint=True) else Partial(window.attend(*given))
 
     def _sinks(self, q: Tensor, rotated: Tensor, v: Tensor, call: LayerCall) -> window.Sinks:
         step, reach, old = call.step, call.step.reaches[call.index], call.attention

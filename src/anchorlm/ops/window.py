@@ -5,6 +5,7 @@ Shapes: B rows, Hq query heads, Hkv KV heads (Hq = g Hkv), T new tokens, n cache
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -12,7 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..plan import Reach
+from .partials import Partial
 from .rows import Span
+from .wide import widen
 
 MIN_BLOCK, MAX_BLOCK = 64, 512
 
@@ -93,28 +96,78 @@ def attend(
     q: [B, Hq, T, d]; k, v: [B, Hkv, n + T, d], the cached tokens first; a row's column j is its token
     start - n + j, and columns before its text are empty. plan: the `bands` of this call, where a caller has them.
     """
+    return _attend(q, k, v, reach, span, scale, sinks, plan, _softmax).answer
+
+
+def attend_partial(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    reach: Reach,
+    span: Span,
+    scale: float,
+    sinks: Sinks | None = None,
+    plan: list[Band] | None = None,
+) -> Partial:
+    """The same attention with its mass, to which keys beyond the reach can be joined.
+
+    The mass is None where the reach holds the whole text, and there is nothing beyond it.
+    """
+    return _attend(q, k, v, reach, span, scale, sinks, plan, _massed)
+
+
+Normalise = Callable[[Tensor, torch.dtype], tuple[Tensor, Tensor | None]]
+
+
+def _softmax(scores: Tensor, dtype: torch.dtype) -> tuple[Tensor, None]:
+    return torch.softmax(scores, -1, dtype=_wide(scores)).to(dtype), None
+
+
+def _massed(scores: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    scores = widen(scores)
+    mass = torch.logsumexp(scores, -1, keepdim=True)
+    return torch.exp(scores - mass).to(dtype), mass
+
+
+def _attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    reach: Reach,
+    span: Span,
+    scale: float,
+    sinks: Sinks | None,
+    plan: list[Band] | None,
+    normalise: Normalise,
+) -> Partial:
     cached = k.shape[2] - span.width
     if _is_plain_causal(reach, span, cached):
-        return F.scaled_dot_product_attention(q, k, v, scale=scale, is_causal=span.width > 1, enable_gqa=True)
+        return Partial(F.scaled_dot_product_attention(q, k, v, scale=scale, is_causal=span.width > 1, enable_gqa=True))
     if reach.kind == "full":
-        return _full(q, k, v, span, scale)
+        return Partial(_full(q, k, v, span, scale))
     found = bands(reach, span, cached, q.device, q.dtype) if plan is None else plan
-    return torch.cat([_band(q, k, v, band, scale, sinks) for band in found], 2)
+    parts = [_band(q, k, v, band, scale, sinks, normalise) for band in found]
+    masses = [part.mass for part in parts if part.mass is not None]
+    return Partial(torch.cat([part.answer for part in parts], 2), torch.cat(masses, 2) if masses else None)
 
 
-def _band(q: Tensor, k: Tensor, v: Tensor, band: Band, scale: float, sinks: Sinks | None) -> Tensor:
+def _band(
+    q: Tensor, k: Tensor, v: Tensor, band: Band, scale: float, sinks: Sinks | None, normalise: Normalise
+) -> Partial:
     """Softmax over a band's keys and, where they left the window, the sinks: [B, Hq, last - first, d]."""
     part = slice(band.first, band.last)
     columns = slice(band.low, band.high)
+    shape = q[:, :, part].shape
     scores = _scores(q[:, :, part], k[:, :, columns], band.bias, scale)
     if sinks is None or band.sink_bias is None:
-        weights = torch.softmax(scores, -1, dtype=_wide(scores)).to(v.dtype)
-        return (weights @ v[:, :, columns]).reshape(q[:, :, part].shape)
-    far = _scores(sinks.queries[:, :, part], sinks.keys, band.sink_bias, scale)
-    count = far.shape[-1]
-    weights = torch.softmax(torch.cat([far, scores], -1), -1, dtype=_wide(scores)).to(v.dtype)
-    summed = weights[..., :count] @ sinks.values + weights[..., count:] @ v[:, :, columns]
-    return summed.reshape(q[:, :, part].shape)
+        weights, mass = normalise(scores, v.dtype)
+        summed = weights @ v[:, :, columns]
+    else:
+        far = _scores(sinks.queries[:, :, part], sinks.keys, band.sink_bias, scale)
+        count = far.shape[-1]
+        weights, mass = normalise(torch.cat([far, scores], -1), v.dtype)
+        summed = weights[..., :count] @ sinks.values + weights[..., count:] @ v[:, :, columns]
+    return Partial(summed.reshape(shape), None if mass is None else mass.reshape(*shape[:-1], 1))
 
 
 def _scores(q: Tensor, k: Tensor, bias: Tensor | None, scale: float) -> Tensor:

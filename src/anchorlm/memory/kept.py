@@ -1,0 +1,111 @@
+"""A slot that keeps the exact keys and values of a few past tokens: the best of the text so far, by a score.
+
+The best M of a stream are the same however the stream is cut, so the state is streaming-exact; its size is constant.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..ops.kept import best
+from ..ops.wide import widen
+from ..rules import KeptOptions
+from .base import Memory, Weights, affine
+
+SCORE_START = -6.0  # near the logarithm of the usual highest attention, on which a gate is trained
+
+
+class Gate(nn.Module):
+    """A score per token and KV head from the layer's input and the token's keys, before RoPE: [B, T, H] fp32.
+
+    Trained on log(highest attention of any later query + 1e-3) (`anchorlm.train`, `keep`).
+    """
+
+    def __init__(self, hidden: int, keys: int, width: int, heads: int):
+        super().__init__()
+        self.inner_weight = nn.Parameter(torch.empty(width, hidden + keys))
+        self.inner_bias = nn.Parameter(torch.empty(width))
+        self.outer_weight = nn.Parameter(torch.empty(heads, width))
+        self.outer_bias = nn.Parameter(torch.empty(heads))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        for weight in (self.inner_weight, self.outer_weight):
+            nn.init.normal_(weight, std=1 / math.sqrt(weight.shape[1]))
+        nn.init.zeros_(self.inner_bias)
+        nn.init.constant_(self.outer_bias, SCORE_START)
+
+    def forward(self, x: Tensor, k: Tensor) -> Tensor:
+        inputs = torch.cat([widen(x), widen(k).flatten(2)], -1)
+        return affine(F.gelu(affine(inputs, self.inner_weight, self.inner_bias)), self.outer_weight, self.outer_bias)
+
+
+class KeptMemory(Memory, rule="kept"):
+    """M tokens a KV head: keys before RoPE and values [B, H, M, d], scores and positions [B, H, M, 1], in text order.
+
+    A place that nothing fills has position -1. The score also enters the attention logit of its token, times
+    `bonus`, which starts at 0: that is how next-token training reaches the gate.
+    """
+
+    features = False
+
+    def __init__(self, options: KeptOptions, heads: int, dim: int, hidden: int, kv_heads: int = 0):
+        super().__init__()
+        self.options, self.heads, self.dim = options, heads, dim
+        learned = options.choose in ("gate", "decay")
+        self.gate = Gate(hidden, (kv_heads or heads) * dim, options.width, heads) if learned else None
+        self.bonus = nn.Parameter(torch.zeros(heads)) if learned else None
+
+    def reset_parameters(self) -> None:
+        if self.gate is not None and self.bonus is not None:
+            self.gate.reset_parameters()
+            nn.init.zeros_(self.bonus)
+
+    def tokens(self, x: Tensor, k: Tensor | None = None) -> Weights:
+        """A token's score, [B, T, H]; with "decay" the logarithm of the share of its weight that each token leaves."""
+        assert k is not None
+        if self.gate is None:
+            return {"score": -widen(k).norm(dim=-1).repeat_interleave(self.heads // k.shape[2], -1)}
+        score = self.gate(x, k)
+        return {"score": F.logsigmoid(score) if self.options.choose == "decay" else score}
+
+    def start(self, rows: int, like: Tensor | None = None) -> Weights:
+        assert like is not None
+        size = (rows, self.heads, self.options.tokens)
+        return {
+            "keys": like.new_zeros(*size, self.dim),
+            "values": like.new_zeros(*size, self.dim),
+            "scores": torch.full((*size, 1), -torch.inf, dtype=widen(like[:0]).dtype, device=like.device),
+            "positions": torch.full((*size, 1), -1, dtype=torch.int32, device=like.device),
+        }
+
+    def write(self, state: Weights, k: Tensor, v: Tensor, extra: Weights) -> Weights:
+        places = extra["positions"][:, None, :, None].expand(*k.shape[:3], 1).to(torch.int32)
+        new = {"keys": k, "values": v, "scores": self._scores(extra, places), "positions": places}
+        stream = {name: torch.cat([state[name], new[name]], 2) for name in state}
+        return best(stream, self._order(stream), self.options.tokens)
+
+    def _scores(self, extra: Weights, places: Tensor) -> Tensor:
+        if self.options.choose == "recent":
+            return places.to(extra["score"].dtype)
+        return extra["score"].transpose(1, 2)[..., None]
+
+    def _order(self, stream: Weights) -> Tensor:
+        """By what the tokens compete, [B, H, N]: the score itself, or with "decay" what age has left of it."""
+        scores, places = stream["scores"].detach()[..., 0], stream["positions"][..., 0]
+        if self.options.choose != "decay":
+            return scores
+        age = places.amax(-1, keepdim=True) - places + 1
+        return torch.where(places < 0, scores, scores * age)
+
+    def readable(self, state: Weights) -> Weights:
+        """With "bias" [B, H, M, 1], what the score adds to a token's logit; 0 where no token is kept."""
+        if self.bonus is None:
+            return state
+        bias = torch.where(state["positions"] < 0, 0.0, state["scores"]) * self.bonus[:, None, None]
+        return state | {"bias": bias}
