@@ -40,6 +40,9 @@ def slots(draw):
 def plans(draw):
     layers = {str(i): draw(reaches()) for i in range(LAYERS)}
     named = {f"s{i}": slot for i, slot in enumerate(draw(st.lists(slots(), min_size=1, max_size=2)))}
+    for slot in named.values():
+        for layer in slot["read"] if slot.get("rule") == "kept" else ():
+            layers[str(layer)] = {"kind": "window", "window": draw(st.integers(1, 9)), "sinks": draw(st.integers(0, 4))}
     return {"layers": layers, "slots": named}
 
 

@@ -111,9 +111,14 @@ def _override_slots(plan: Plan, values: Mapping[str, Any], shape: ModelShape) ->
             nested = isinstance(value, Mapping) and isinstance(slot.get(key), Mapping) and "rule" not in values
             slot[key] = {**slot[key], **value} if nested else value
         if "rule" in values:
-            own = getattr(RULES.get(str(values["rule"])), "slot_defaults", {})
-            slot |= {"options": {}} | own | {k: v for k, v in values.items() if k in own or k == "options"}
+            slot |= {"options": {}} | _own_fields(str(values["rule"]), slot) | values
     return Plan.from_dict(stored, shape.layers)
+
+
+def _own_fields(rule: str, slot: Mapping[str, Any]) -> dict[str, Any]:
+    """What the rule sets for its slots; its chunk is never longer than the preset's, which follows the window."""
+    own = RULES[rule].slot_defaults if rule in RULES else {}
+    return {key: min(value, slot[key]) if key == "chunk" else value for key, value in own.items()}
 
 
 def load_plan(name: str | Path, shape: ModelShape, overrides: Mapping[str, Any] | None = None) -> Plan:

@@ -29,6 +29,7 @@ def test_every_part_of_llama_8b_under_anchor():
     assert parts == {
         "fast weights": 12_582_912,
         "momentum": 12_582_912,
+        "kept tokens": 0,
         "chunk buffer": 2 * 511 * (token + (3 * 32 + 32) * 4),
         "window ring": 32 * 511 * token,
         "sinks": 524_288,

@@ -17,6 +17,7 @@ from ..ops.wide import widen
 from ..rules import KeptOptions
 from .base import Memory, Weights, affine
 
+EMPTY = -1e30  # the score of a place that nothing fills: finite, so that a state holds numbers only
 SCORE_START = -6.0  # near the logarithm of the usual highest attention, on which a gate is trained
 
 
@@ -80,7 +81,7 @@ class KeptMemory(Memory, rule="kept"):
         return {
             "keys": like.new_zeros(*size, self.dim),
             "values": like.new_zeros(*size, self.dim),
-            "scores": torch.full((*size, 1), -torch.inf, dtype=widen(like[:0]).dtype, device=like.device),
+            "scores": torch.full((*size, 1), EMPTY, dtype=widen(like[:0]).dtype, device=like.device),
             "positions": torch.full((*size, 1), -1, dtype=torch.int32, device=like.device),
         }
 

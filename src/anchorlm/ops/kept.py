@@ -11,13 +11,14 @@ from torch import Tensor
 from .partials import Partial
 from .wide import widen
 
+QUERIES = 256  # whose attention to all tokens exists at a time
 UNSEEN = -1e30  # a finite logit: a query that sees no kept token must give no NaN, forward or backward
 
 
 def best(stream: dict[str, Tensor], order: Tensor, count: int) -> dict[str, Tensor]:
     """The `count` entries of highest order, as they stood; of equals the earlier. Each [B, H, N, ...], order [B, H, N].
 
-    An empty place has order -inf, and so is the first to go.
+    An empty place has the lowest order, and so is the first to go.
     """
     chosen = torch.sort(order, dim=-1, descending=True, stable=True).indices[..., :count].sort(-1).values[..., None]
     return {name: value.gather(2, chosen.expand(-1, -1, -1, value.shape[3])) for name, value in stream.items()}
@@ -37,3 +38,24 @@ def attend_kept(q: Tensor, k: Tensor, v: Tensor, seen: Tensor, bias: Tensor | No
     mass = torch.logsumexp(scores, -1, keepdim=True)
     answer = torch.exp(scores - mass).to(v.dtype).flatten(2, 3) @ v
     return Partial(answer.reshape(q.shape), mass.reshape(batch, heads, tokens, 1))
+
+
+def far_attention(q: Tensor, k: Tensor, scale: float, text: Tensor, position: Tensor, window: int) -> Tensor:
+    """The highest attention that each token gets from any later query to which it lies beyond the window: [B, Hkv, T].
+
+    q [B, Hq, T, d] and k [B, Hkv, T, d] after RoPE, of full causal attention. text [B, T] says which document a token
+    belongs to, -1 for padding; position [B, T] is its place in it. The maximum is also over the query heads of a KV
+    head; 0 where no query comes that late.
+    """
+    batch, heads, tokens, width = q.shape
+    found = q.new_zeros(batch, k.shape[1], tokens)
+    for first in range(0, tokens, QUERIES):
+        part = slice(first, first + QUERIES)
+        age = position[:, part, None] - position[:, None, :]
+        seen = (text[:, part, None] == text[:, None, :]) & (age >= 0) & (text[:, None, :] >= 0)
+        grouped = q[:, :, part].reshape(batch, k.shape[1], -1, width)
+        scores = (grouped @ k.transpose(-1, -2) * scale).unflatten(2, (heads // k.shape[1], -1))
+        shares = torch.softmax(widen(scores).masked_fill(~seen[:, None, None], UNSEEN), -1)
+        shares = shares.masked_fill(~(seen & (age >= window))[:, None, None], 0.0)
+        found = torch.maximum(found, shares.amax((2, 3)).to(found.dtype))
+    return found

@@ -27,10 +27,11 @@ class View:
     hidden: Tensor | None = None  # [B, T, D] student
     outputs: dict[int, Tensor] = field(default_factory=dict)  # layer -> [B, T, Hq * d] student, before o_proj
     teacher: dict[int, Tensor] = field(default_factory=dict)  # the same of the teacher
+    inputs: dict[int, Tensor] = field(default_factory=dict)  # layer -> [B, T, D] the teacher's normalised input
 
     def release(self) -> None:
         """Let go of everything that was computed from the batch."""
-        self.hidden, self.outputs, self.teacher = None, {}, {}
+        self.hidden, self.outputs, self.teacher, self.inputs = None, {}, {}, {}
 
 
 class Term(Protocol):
@@ -44,6 +45,9 @@ class Term(Protocol):
 
     @property
     def needs_teacher(self) -> bool: ...
+
+    @property
+    def needs_student(self) -> bool: ...
 
     def totals(self, view: View) -> Tensor: ...
 
@@ -126,6 +130,7 @@ class CrossEntropy:
     weight: float = 1.0
     name: str = "ce"
     needs_teacher: bool = False
+    needs_student: bool = True
 
     def totals(self, view: View) -> Tensor:
         source, _ = next_token_pairs(view.input_ids, view.mask, view.starts)
@@ -145,6 +150,7 @@ class Transfer:
     weight: float = 1.0
     name: str = "mse"
     needs_teacher: bool = True
+    needs_student: bool = True
 
     def totals(self, view: View) -> Tensor:
         """[A] squared norms of the teacher's outputs over counted tokens."""

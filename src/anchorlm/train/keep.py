@@ -1,0 +1,94 @@
+"""What a gate of kept tokens learns from the teacher: the highest attention that a token will ever get from afar."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..memory.kept import KeptMemory
+from ..ops.kept import far_attention
+from ..ops.window import rotate
+from .losses import View
+
+FLOOR = 1e-3  # added to an attention before its logarithm: what lies below is all the same
+EMPHASIS = 20.0  # an error at a token with attention a counts 1 + EMPHASIS a times
+
+
+@dataclass(frozen=True)
+class Keep:
+    """Squared error of each gate against log(highest far attention + FLOOR), under the teacher's own inputs.
+
+    layers: the writing layers; model: the hybrid whose gates are trained. A token that no later query of its text
+    finds beyond the window is not counted, nor is one that stays visible as a sink.
+    """
+
+    model: Any
+    slots: tuple[str, ...]
+    weight: float = 1.0
+    name: str = "keep"
+    needs_teacher: bool = True
+    needs_student: bool = False
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """Layers whose inputs the term looks at."""
+        return tuple(self.model.plan.slots[name].write for name in self.slots)
+
+    def totals(self, view: View) -> Tensor:
+        """[slots] summed weights of the counted tokens."""
+        return torch.stack([self._weights(*self._wanted(name, view)).sum() for name in self.slots])
+
+    def sums(self, view: View) -> Tensor:
+        """[slots] weighted squared errors."""
+        return torch.stack([self._errors(name, view) for name in self.slots])
+
+    @staticmethod
+    def _weights(wanted: Tensor, counted: Tensor) -> Tensor:
+        return torch.where(counted, 1 + EMPHASIS * wanted, 0.0)
+
+    def _errors(self, name: str, view: View) -> Tensor:
+        wanted, counted = self._wanted(name, view)
+        attention = self._attention(name)
+        x = view.inputs[self.model.plan.slots[name].write]
+        scores = attention.writers[name].memory.tokens(x, attention.project(x)[1].transpose(1, 2))["score"]
+        return (self._weights(wanted, counted) * (scores - torch.log(wanted + FLOOR)).square()).sum()
+
+    def _attention(self, name: str) -> Any:
+        return self.model.backbone.model.layers[self.model.plan.slots[name].write].self_attn
+
+    @torch.no_grad()
+    def _wanted(self, name: str, view: View) -> tuple[Tensor, Tensor]:
+        """The far attention of every token [B, T, H], and which of them count."""
+        attention, layer = self._attention(name), self.model.plan.slots[name].write
+        reach, x = self.model.plan.layers[layer], view.inputs[layer]
+        text, place = documents(view.mask, view.starts)
+        q, k, _ = attention.project(x)
+        angles = self.model.backbone.model.rotary_emb(x, place)
+        found = far_attention(rotate(q, *angles), rotate(k, *angles), attention.scale, text, place, reach.window)
+        found = found.repeat_interleave(attention.writers[name].heads // k.shape[1], 1).transpose(1, 2)
+        last = torch.stack([place.masked_fill(text != t, 0).amax(1) for t in range(int(text.max()) + 1)], 1)
+        ends = last.gather(1, text.clamp(min=0))
+        counted = (text >= 0) & (place >= reach.sinks) & (place + reach.window <= ends)
+        return found, counted[..., None].expand_as(found)
+
+
+def documents(mask: Tensor, starts: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Number of each token's document in its row [B, T], -1 for padding, and its place in the document [B, T]."""
+    order = mask.long().cumsum(1) - 1
+    begins = torch.zeros_like(mask) if starts is None else starts & mask
+    text = begins.long().cumsum(1)
+    first = torch.where(begins, order, 0).cummax(1).values
+    return text.masked_fill(~mask, -1), (order - first).clamp(min=0)
+
+
+def gated_slots(model: Any) -> tuple[str, ...]:
+    """The slots with a gate that can learn from the teacher's attention."""
+    names = []
+    for name, slot in model.plan.slots.items():
+        memory = model.backbone.model.layers[slot.write].self_attn.writers[name].memory
+        if isinstance(memory, KeptMemory) and memory.options.choose == "gate":
+            names.append(name)
+    return tuple(names)
