@@ -21,7 +21,8 @@ def make_view(batch: Any, device: torch.device, on_document: str) -> View:
     """A batch as tensors on the model's device. Under "carry" documents run on into each other."""
     starts = torch.as_tensor(batch.document_starts, device=device).bool() if on_document == "reset" else None
     mask = torch.as_tensor(batch.mask, device=device).bool()
-    return View(torch.as_tensor(batch.input_ids, device=device).long(), mask, starts)
+    weights = None if batch.weights is None else torch.as_tensor(batch.weights, device=device)
+    return View(torch.as_tensor(batch.input_ids, device=device).long(), mask, starts, weights=weights)
 
 
 def backward(model: Any, views: Sequence[View], stage: Stage, check: Check) -> dict[str, float]:
@@ -89,7 +90,7 @@ def _teach(model: Any, view: View, stage: Stage) -> None:
 
 
 def _student(model: Any, view: View, stage: Stage, totals: dict[str, Tensor]) -> dict[str, Tensor]:
-    _study(model, view, stage, model.plan)
+    _study(model, view, stage, view.plan or model.plan)
     return {term.name: ratio(term.sums(view), totals[term.name]) for term in stage.terms}
 
 
