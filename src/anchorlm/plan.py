@@ -248,6 +248,21 @@ class Plan:
     def reads(self, layer: int) -> list[str]:
         return [name for name, slot in self.slots.items() if layer in slot.read]
 
+    @property
+    def common_window(self) -> int | None:
+        """The window that most windowed layers have; None when no layer has one."""
+        windows = [reach.window for reach in self.layers if reach.window]
+        return max(set(windows), key=windows.count) if windows else None
+
+    def narrowed(self, share: float) -> Plan:
+        """The same plan with every window and segment cut to `share` of it, at least one token."""
+
+        def less(size: int | None) -> int | None:
+            return size and max(1, int(size * share))
+
+        layers = tuple(replace(r, window=less(r.window), segment=less(r.segment)) for r in self.layers)
+        return replace(self, layers=layers)
+
     def teacher(self) -> Plan:
         """The untouched model: full attention everywhere and no slot."""
         return Plan(layers=tuple(Reach() for _ in self.layers))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from .core import UserError, suggest
 
@@ -19,6 +19,19 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
 
 
+class MixSettings(Strict):
+    """Share of the rows that are generated, by kind; the rest are rows of the texts."""
+
+    recall: float = Field(0.0, ge=0, le=1)  # several facts spread over a text, each asked for at its end
+    needle: float = Field(0.0, ge=0, le=1)  # one fact and its cue
+
+    @model_validator(mode="after")
+    def _at_most_all(self) -> MixSettings:
+        if self.recall + self.needle > 1 + 1e-9:
+            raise ValueError(f"the shares add up to {self.recall + self.needle:g}; allowed is at most 1")
+        return self
+
+
 class DataSettings(Strict):
     """Where a row of tokens begins and ends."""
 
@@ -27,6 +40,8 @@ class DataSettings(Strict):
     accumulate: int = Field(1, ge=1)  # forward passes in one optimizer step
     packing: Literal["concatenate", "documents"] = "concatenate"  # fill every row, or one document a row with padding
     on_document: Literal["reset", "carry"] = "reset"  # at a new document inside a row: start afresh, or read on
+    mix: MixSettings = MixSettings()
+    mix_answer_weight: float = Field(1.0, gt=0)  # in the loss, of a generated row's answers; other tokens count 1
 
 
 class LoraSettings(Strict):
@@ -47,6 +62,9 @@ class StageSettings(Strict):
     schedule: Literal["cosine", "constant"] = "cosine"
     clip: float = Field(1.0, ge=0)  # largest norm of the whole gradient; 0 does not clip
     weight_decay: float = Field(0.0, ge=0)  # of LoRA alone: slots, gates and maps have no neutral zero
+    cross_window_weight: float = Field(1.0, gt=0)  # in cross-entropy, of targets last seen beyond the window
+    window_dropout: float = Field(0.0, ge=0, le=1)  # probability that a row is run with narrower windows
+    narrow_window: float = Field(0.25, ge=0, le=1)  # share of a window that such a row has, at least one token
 
 
 class Stage1Settings(StageSettings):
@@ -54,6 +72,7 @@ class Stage1Settings(StageSettings):
 
     w_mse: float = Field(1.0, ge=0)
     w_ce: float = Field(1.0, ge=0)
+    w_keep: float = Field(1.0, ge=0)  # gates of kept tokens against the teacher's far attention
     mse_inputs: Literal["student"] = "student"  # one free-running pass serves both losses
 
 
@@ -61,6 +80,7 @@ class Stage2Settings(StageSettings):
     """Next-token training of the adapters together with everything stage 1 trained."""
 
     lora: LoraSettings = LoraSettings()
+    w_keep: float = Field(0.0, ge=0)  # as in stage 1
 
 
 class Recipe(Strict):
@@ -164,6 +184,8 @@ def _explain(kind: type[Strict], error: Any, what: str) -> str:
         return f"{what} key {dotted!r} is unknown; {suggest(location[-1], _fields(kind, location[:-1]))}"
     if error["type"] == "missing":
         return f"{what} key {dotted!r} is missing"
+    if error["type"] == "value_error":
+        return f"{what} {dotted}: {error['ctx']['error']}"
     return f"{what} {dotted} = {error['input']!r}: {error['msg'][0].lower()}{error['msg'][1:]}"
 
 

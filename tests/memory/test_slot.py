@@ -13,7 +13,11 @@ from builders import SLOT_KINDS, assert_near, normal, shake, slot
 
 SHAPE = ModelShape(layers=64, query_heads=4, kv_heads=2, head_dim=6, hidden=8, vocab=10, max_positions=99)
 # Muon's loop goes through singular values, whose gradient needs as many tokens as the head is wide.
-KINDS = {kind: slot(kind, **({"chunk": 8} if kind == "muon" else {})) for kind in SLOT_KINDS if not slot(kind).rule_options.joint}
+KINDS = {
+    kind: slot(kind, **({"chunk": 8} if kind == "muon" else {}))
+    for kind in SLOT_KINDS
+    if not slot(kind).rule_options.joint
+}
 KINDS["lag-conv-kv"] = slot("conv", lag=2, heads="kv", chunk=3)
 KINDS["width-one-conv"] = slot("conv", conv=1)
 

@@ -51,6 +51,17 @@ def spread(args: Iterable[str], names: Iterable[str]) -> list[str]:
     return result
 
 
+def mix_overrides(values: Iterable[str]) -> list[str]:
+    """`recall=0.2` as the recipe's override `data.mix.recall=0.2`."""
+    from ..core import UserError
+
+    for text in values:
+        kind, equals, share = text.partition("=")
+        if not (kind.strip().isidentifier() and equals and share):
+            raise UserError(f"--mix {text!r} must look like recall=0.2")
+    return [f"data.mix.{text.strip()}" for text in values]
+
+
 def parse_sets(values: Iterable[str]) -> dict[str, Any]:
     """`["slots.head.chunk=64", "window=128"]` -> `{"slots": {"head": {"chunk": 64}}, "window": 128}`, YAML-typed."""
     from ..core import UserError

@@ -19,6 +19,9 @@ def train(
     ] = [],
     recipe: Annotated[str, typer.Option("--recipe", help="a packaged recipe or a YAML file")] = "anchor",
     set_: options.Sets = [],
+    mix: Annotated[
+        list[str], typer.Option("--mix", metavar="KIND=SHARE", help="share of generated rows: recall=0.2, needle=0.1")
+    ] = [],
     eval_data: Annotated[list[str], typer.Option("--eval-data", metavar="TEXT...", help="held-out text")] = [],
     resume: Annotated[str, typer.Option("--resume", help="auto, never, or one checkpoint folder")] = "auto",
     dry_run: Annotated[
@@ -34,7 +37,7 @@ def train(
     from ..core import UserError, seed_all
     from ..settings import load_recipe
 
-    chosen = load_recipe(recipe, set_)
+    chosen = load_recipe(recipe, [*set_, *options.mix_overrides(mix)])
     if not dry_run and not (data and out):
         raise UserError("train needs --data and --out, unless --dry-run")
     from rich.console import Console

@@ -28,19 +28,20 @@ ROUNDS = 6
 
 @torch.no_grad()
 def calibrate(model: Any, input_ids: Tensor) -> dict[str, float]:
-    """Set features, value scales and step sizes of every slot from a text, input_ids [B, T].
+    """Set features, value scales and step sizes of every slot of fast weights from a text, input_ids [B, T].
 
     Returns each slot's step size. Changes only parameters of slots and readers; the branch stays silent.
     Raises UserError when the text is shorter than two chunks of a slot.
     """
-    for name, slot in model.plan.slots.items():
+    slots = {name: slot for name, slot in model.plan.slots.items() if not slot.rule_options.joint}
+    for name, slot in slots.items():
         if input_ids.shape[1] < 2 * slot.chunk * (slot.lag + 1):
             least = 2 * slot.chunk * (slot.lag + 1)
             raise UserError(f"slots.{name} needs {least} tokens to calibrate; got {input_ids.shape[1]}")
     inputs = layer_inputs(model, input_ids)
     layers = [layer.self_attn for layer in model.backbone.model.layers]
     found = {}
-    for name, slot in model.plan.slots.items():
+    for name, slot in slots.items():
         attention = layers[slot.write]
         spread = _set_writer(attention, attention.writers[name], inputs[slot.write])
         for layer in slot.read:

@@ -20,11 +20,15 @@ from anchorlm.data.tokens import TokenStore
 
 
 class Row(NamedTuple):
-    """ids [T] int64; mask [T] bool, False on padding; starts [T] bool, True where a document begins."""
+    """ids [T] int64; mask [T] bool, False on padding; starts [T] bool, True where a document begins.
+
+    weights [T] float32: what each token counts as a target; None when all count 1.
+    """
 
     ids: np.ndarray
     mask: np.ndarray
     starts: np.ndarray
+    weights: np.ndarray | None = None
 
 
 class Source(Protocol):
@@ -88,6 +92,15 @@ def padded_row(ids: np.ndarray, length: int, pad: int) -> Row:
     return Row(row, np.arange(length) < len(ids), starts)
 
 
+def answer_weights(length: int, answers: np.ndarray, weight: float) -> np.ndarray | None:
+    """[length] float32 with `weight` at the places `answers` and 1 elsewhere; None when that is 1 everywhere."""
+    if weight == 1:
+        return None
+    weights = np.ones(length, np.float32)
+    weights[answers] = weight
+    return weights
+
+
 class Mixture:
     """Several sources, each with a weight: the probability that a row comes from it."""
 
@@ -125,12 +138,14 @@ class Batch(NamedTuple):
     """One step's rows. `cursor` stands after this batch: store it with the step that used the batch.
 
     input_ids [B, T] int64; mask [B, T] bool, False on padding; document_starts [B, T] bool
+    weights [B, T] float32, what each token counts as a target; None when all count 1
     """
 
     input_ids: torch.Tensor
     mask: torch.Tensor
     document_starts: torch.Tensor
     cursor: Cursor
+    weights: torch.Tensor | None = None
 
 
 def batches(
@@ -154,8 +169,16 @@ def batches(
     cursor = _start(mixture, seed, start_cursor)
     while True:
         rows, cursor = _take(mixture, cursor, batch * world, range(rank * batch, (rank + 1) * batch))
-        ids, mask, starts = (torch.from_numpy(np.stack(part)) for part in zip(*rows, strict=True))
-        yield Batch(ids, mask, starts, cursor)
+        parts = ([row.ids for row in rows], [row.mask for row in rows], [row.starts for row in rows])
+        ids, mask, starts = (torch.from_numpy(np.stack(part)) for part in parts)
+        yield Batch(ids, mask, starts, cursor, _weights(rows, length))
+
+
+def _weights(rows: list[Row], length: int) -> torch.Tensor | None:
+    if all(row.weights is None for row in rows):
+        return None
+    ones = np.ones(length, np.float32)
+    return torch.from_numpy(np.stack([ones if row.weights is None else row.weights for row in rows]))
 
 
 def _mixture(data: TokenStore | Source | Mixture, length: int, packing: str) -> Mixture:

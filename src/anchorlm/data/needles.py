@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from anchorlm.core import UserError, suggest
-from anchorlm.data.batches import Row, padded_row
+from anchorlm.data.batches import Row, answer_weights, padded_row
+from anchorlm.data.filler import running_text, sentence_end
 from anchorlm.data.tokens import TokenStore
 
 KINDS = ("number", "word", "uuid")
@@ -111,8 +112,8 @@ class Needles:
         room = length - len(self.head) - len(fact) - len(cue)
         if room < 1:
             raise UserError(f"needle length {length} is too short; fact and cue take {length - room} tokens")
-        text = self._filler(room, rng)
-        at = self._sentence_end(text, round(depth * room))
+        text = running_text(self.store, room, rng, "a needle prompt")
+        at = sentence_end(text, round(depth * room), self.tokenizer)
         ids = np.concatenate([self.head, text[:at], fact, text[at:], cue]).astype(np.int64)
         answer_ids = np.asarray(self._encode(cue_text + " " + value)[len(cue) :], np.int64)
         self._check(ids, template.fact.format(key=key, value=value), cue_text, answer_ids, value)
@@ -129,35 +130,6 @@ class Needles:
     def _encode(self, text: str) -> list[int]:
         return self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
 
-    def _filler(self, count: int, rng: np.random.Generator) -> np.ndarray:
-        """`count` tokens of running text: from one document when it is long enough, else from several in turn."""
-        have = int(self.store.offsets[-1]) - len(self.store) * (self.store.eos is not None)
-        if have < count:
-            raise UserError(f"data has {have} tokens; a needle prompt with {count} tokens of text needs more")
-        sizes = np.diff(self.store.offsets) - (self.store.eos is not None)
-        long_enough = np.flatnonzero(sizes >= count)
-        if len(long_enough):
-            document = int(rng.choice(long_enough))
-            begin = int(rng.integers(sizes[document] - count + 1))
-            return self.store.document(document)[begin : begin + count]
-        order, parts, found = rng.permutation(len(self.store)), [], 0
-        for document in order:
-            parts.append(self.store.document(int(document))[: count - found])
-            found += len(parts[-1])
-            if found == count:
-                break
-        return np.concatenate(parts)
-
-    def _sentence_end(self, text: np.ndarray, wanted: int) -> int:
-        """The place nearest to `wanted` where a sentence ends, within 32 tokens; else `wanted` itself."""
-        for distance in range(33):
-            for at in {wanted - distance, wanted + distance}:
-                if at in (0, len(text)):
-                    return at
-                if 0 < at < len(text) and self.tokenizer.decode([int(text[at - 1])]).rstrip(" ").endswith((".", "\n")):
-                    return at
-        return wanted
-
     def _check(self, ids: np.ndarray, fact: str, cue: str, answer_ids: np.ndarray, value: str) -> None:
         """A prompt that lost its fact would be scored as a failure of the model; refuse it here."""
         text = self.tokenizer.decode(ids.tolist(), clean_up_tokenization_spaces=False)
@@ -167,14 +139,18 @@ class Needles:
 
 
 class NeedleSource:
-    """Generated needle rows for training, a new one for every index; the answer follows the cue."""
+    """Generated needle rows for training, a new one for every index; the answer follows the cue.
 
-    size = None
+    answer_weight   weight of the answer's tokens in the loss; all others count 1
+    """
 
-    def __init__(self, needles: Needles, length: int):
-        self.needles, self.length = needles, length
+    size: int | None = None
+
+    def __init__(self, needles: Needles, length: int, answer_weight: float = 1.0):
+        self.needles, self.length, self.answer_weight = needles, length, answer_weight
         names = ",".join(template.name for template in needles.templates)
         self.name = f"needles:{needles.kind}:{names}:{needles.store.content_hash}:{length}"
+        self.name += "" if answer_weight == 1 else f":{answer_weight}"
 
     def sequence(self, index: int, rng: np.random.Generator) -> Row:
         """One row [length]: text, fact, text, cue, answer, eos, at a random depth."""
@@ -182,4 +158,6 @@ class NeedleSource:
         longest = 40  # no answer is longer; a uuid takes 36 characters
         prompt = self.needles.make(self.length - longest, float(rng.random()), rng)
         ids = np.concatenate([prompt.ids, prompt.answer_ids, closing])[: self.length]
-        return padded_row(ids.astype(np.int64), self.length, self.needles.store.eos or 0)
+        row = padded_row(ids.astype(np.int64), self.length, self.needles.store.eos or 0)
+        answer = np.arange(len(prompt.ids), len(prompt.ids) + len(prompt.answer_ids))
+        return row._replace(weights=answer_weights(self.length, answer, self.answer_weight))

@@ -11,6 +11,7 @@ import torch
 
 from anchorlm.core import UserError
 from anchorlm.data import TokenStore
+from anchorlm.data.crossing import cross_window
 from anchorlm.eval.scoring import token_nll
 from anchorlm.eval.stats import bootstrap_ratio
 
@@ -45,17 +46,6 @@ def _spans(store: TokenStore, body: int, least: int) -> list[tuple[int, int]]:
         for begin in range(start, stop, body)
         if min(begin + body, stop) - begin >= least
     ]
-
-
-def cross_window(ids: np.ndarray, window: int) -> np.ndarray:
-    """[T] bool: the bigram ending here occurred before, and its latest occurrence lies more than `window` back."""
-    latest: dict[tuple[int, int], int] = {}
-    found = np.zeros(len(ids), bool)
-    for t in range(1, len(ids)):
-        pair = (int(ids[t - 1]), int(ids[t]))
-        found[t] = pair in latest and t - latest[pair] > window
-        latest[pair] = t
-    return found
 
 
 def document_sums(ids: np.ndarray, nll: np.ndarray, context: int, window: int | None) -> dict[str, list[float]]:

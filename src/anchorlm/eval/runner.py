@@ -145,9 +145,8 @@ def common_window(models: Iterable[Any]) -> int | None:
     """The window that most layers of the first windowed model have; None when every layer sees everything."""
     for model in models:
         plan = getattr(model, "plan", None)
-        windows = [reach.window for reach in plan.layers if reach.kind == "window"] if plan is not None else []
-        if windows:
-            return max(set(windows), key=windows.count)
+        if plan is not None and plan.common_window:
+            return plan.common_window
     return None
 
 

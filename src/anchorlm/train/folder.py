@@ -38,8 +38,13 @@ def identity(recipe: Recipe, model: Any, store: Any) -> dict[str, Any]:
 
 
 def check_identity(stored: dict[str, Any], wanted: dict[str, Any], path: Path) -> None:
-    """Raise UserError, naming the first thing that changed, unless the run may resume."""
-    old, new = flatten(stored), flatten(json.loads(json.dumps(wanted)))
+    """Raise UserError, naming the first thing that changed, unless the run may resume.
+
+    A setting that did not exist when the checkpoint was written counts as its default.
+    """
+    new = flatten(json.loads(json.dumps(wanted)))
+    defaults = flatten(Recipe().model_dump(mode="json"))
+    old = {f"recipe.{k}": v for k, v in defaults.items() if f"recipe.{k}" in new} | flatten(stored)
     changed = [key for key in [*old, *(k for k in new if k not in old)] if old.get(key) != new.get(key)]
     if changed:
         key, more = changed[0], f" (and {len(changed) - 1} more)" if len(changed) > 1 else ""

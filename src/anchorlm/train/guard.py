@@ -45,7 +45,7 @@ def first_bad(model: nn.Module, view: View) -> str:
             return f"parameter {name} is not finite"
     seen: list[str] = []
     with torch.no_grad(), _watched(model, seen):
-        model.hidden(view.input_ids, attention_mask=view.mask, document_starts=view.starts)
+        model.hidden(view.input_ids, attention_mask=view.mask, document_starts=view.starts, plan=view.plan)
     return f"first in the output of {seen[0]}" if seen else "every module's output is finite: the loss itself overflows"
 
 

@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 
 from ..convert.calibrate import calibrate, untouched
 from ..core import UserError, seed_all
-from ..data import batches
+from ..data import Mixture, batches
 from ..settings import Recipe
 from . import checkpoint as saved
 from .checkpoint import Position
@@ -21,6 +21,7 @@ from .errors import TrainingError
 from .folder import write_json
 from .guard import check_gradients, check_losses, check_tokens
 from .losses import View
+from .rows import draw_narrow, narrowed, weighted
 from .sinks import Sink
 from .stages import Stage, active_stages, enter_stage, rate_factor
 from .step import backward, evaluate, make_view
@@ -33,6 +34,7 @@ class Run:
     model: Any
     recipe: Recipe
     store: Any
+    rows: Mixture  # what training rows are drawn from
     out: Path
     eval_views: list[View]
     position: Position
@@ -68,10 +70,10 @@ def run_stages(run: Run) -> None:
         _run_stage(run, stage)
 
 
-def check_rows(model: Any, recipe: Recipe, store: Any, position: Position) -> None:
+def check_rows(model: Any, recipe: Recipe, rows: Mixture, position: Position) -> None:
     """Raise UserError, before anything is written, when the data gives no row or too short a one to calibrate on."""
     data = recipe.data
-    row = next(batches(store, data.length, data.batch, recipe.seed, packing=data.packing)).input_ids
+    row = next(batches(rows, data.length, data.batch, recipe.seed)).input_ids
     if not _must_calibrate(model, recipe, position):
         return
     least = 2 * max(slot.chunk * (slot.lag + 1) for slot in model.plan.slots.values())
@@ -122,13 +124,13 @@ def _restore(run: Run, stage: Stage, optimizer: torch.optim.Optimizer) -> None:
 
 def _stream(run: Run) -> Iterator[Any]:
     data = run.recipe.data
-    return batches(run.store, data.length, data.batch, run.recipe.seed, run.position.cursor, packing=data.packing)
+    return batches(run.rows, data.length, data.batch, run.recipe.seed, run.position.cursor)
 
 
 def _train_step(run: Run, stage: Stage, optimizer: torch.optim.Optimizer, stream: Iterator[Any]) -> None:
     """One optimizer step; the position moves only after the weights did."""
     begin, step = time.perf_counter(), run.position.step + 1
-    views, cursor = _next_views(run, stream, step)
+    views, cursor = _next_views(run, stage, stream, step)
     losses = backward(
         run.model, views, stage, lambda parts, view: check_losses(parts, run.model, view, step, run.last_good)
     )
@@ -146,12 +148,18 @@ def _train_step(run: Run, stage: Stage, optimizer: torch.optim.Optimizer, stream
     run.write(_record(run.position, stage, losses, norm, rates, counted, seconds))
 
 
-def _next_views(run: Run, stream: Iterator[Any], step: int) -> tuple[list[View], Any]:
-    device = next(run.model.parameters()).device
-    taken = [next(stream) for _ in range(run.recipe.data.accumulate)]
-    views = [make_view(batch, device, run.recipe.data.on_document) for batch in taken]
-    for view in views:
+def _next_views(run: Run, stage: Stage, stream: Iterator[Any], step: int) -> tuple[list[View], Any]:
+    """The step's batches as views, with weighted targets; rows that lose their windows are views of their own."""
+    device, data, settings = next(run.model.parameters()).device, run.recipe.data, stage.settings
+    taken = [next(stream) for _ in range(data.accumulate)]
+    narrow = draw_narrow(settings, run.recipe.seed, step, data.accumulate * data.batch)
+    views = []
+    for n, batch in enumerate(taken):
+        view = make_view(batch, device, data.on_document)
         check_tokens(view.input_ids, run.model.shape.vocab, step)
+        view = weighted(view, settings, run.model.plan.common_window)
+        rows = narrow[n * data.batch : (n + 1) * data.batch]
+        views += narrowed(view, rows, run.model.plan, settings.narrow_window)
     return views, taken[-1].cursor.to_dict()
 
 
@@ -194,7 +202,7 @@ def gate_norms(stage: Stage) -> dict[str, float]:
     return {
         name.removeprefix("backbone.model.").replace(".self_attn", ""): float(parameter.detach().norm())
         for name, parameter in stage.parameters.items()
-        if "gate" in name
+        if ".readers." in name and "gate" in name
     }
 
 

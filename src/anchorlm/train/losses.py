@@ -14,6 +14,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from ..plan import Plan
+
 CHUNK_ELEMENTS = 1 << 24  # logits that exist at a time: 64 MiB in float32
 
 
@@ -28,6 +30,8 @@ class View:
     outputs: dict[int, Tensor] = field(default_factory=dict)  # layer -> [B, T, Hq * d] student, before o_proj
     teacher: dict[int, Tensor] = field(default_factory=dict)  # the same of the teacher
     inputs: dict[int, Tensor] = field(default_factory=dict)  # layer -> [B, T, D] the teacher's normalised input
+    weights: Tensor | None = None  # [B, T] what a token counts as a target; None when all count 1
+    plan: Plan | None = None  # that the student runs under; None is its own
 
     def release(self) -> None:
         """Let go of everything that was computed from the batch."""
@@ -55,25 +59,31 @@ class Term(Protocol):
 
 
 def next_token_pairs(input_ids: Tensor, mask: Tensor, starts: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Flat positions [N] whose hidden state predicts, and the tokens [N] they should predict.
+    """Flat positions [N] whose hidden state predicts, and the tokens [N] they should predict."""
+    source, target = next_token_places(mask, starts)
+    return source, input_ids.flatten()[target]
+
+
+def next_token_places(mask: Tensor, starts: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Flat positions [N] whose hidden state predicts, and those [N] of the tokens they should predict.
 
     Each counted token is paired with the next counted token of its row, over any padding between them. A token that
     starts a document is never a target: nothing before it belongs to its document.
     """
-    length = input_ids.shape[1]
+    length = mask.shape[1]
     counted = mask.bool().flatten().nonzero().squeeze(1)
     source, target = counted[:-1], counted[1:]
     keep = source // length == target // length
     if starts is not None:
         keep &= ~starts.bool().flatten()[target]
-    return source[keep], input_ids.flatten()[target[keep]]
+    return source[keep], target[keep]
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
     """sum(-log softmax(hidden @ weight.T)[target]) with its gradient made chunk by chunk on the way forward."""
 
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, rows: int) -> Tensor:
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, rows: int, counts: Tensor | None) -> Tensor:
         needs_hidden, needs_weight = ctx.needs_input_grad[:2]
         grad_hidden = torch.empty_like(hidden) if needs_hidden else None
         grad_weight = torch.zeros_like(weight, dtype=_wide(weight.dtype)) if needs_weight else None
@@ -84,11 +94,15 @@ class _LinearCrossEntropy(torch.autograd.Function):
             logits -= logits.amax(-1, keepdim=True)
             right = logits.gather(1, wanted[:, None])
             normaliser = logits.exp_().sum(-1, keepdim=True)
-            total += (normaliser.log() - right).sum()
+            loss = normaliser.log() - right
+            share = None if counts is None else counts[start : start + rows, None].to(total.dtype)
+            total += (loss if share is None else share * loss).sum()
             if not (needs_hidden or needs_weight):
                 continue
             slope = logits.div_(normaliser)
             slope[torch.arange(len(part), device=part.device), wanted] -= 1
+            if share is not None:
+                slope *= share
             if grad_hidden is not None:
                 grad_hidden[start : start + rows] = slope.to(weight.dtype) @ weight
             if grad_weight is not None:
@@ -98,12 +112,13 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return total
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None]:
         grad_hidden, grad_weight = ctx.saved_tensors
         scale = grads[0]
         return (
             None if grad_hidden is None else grad_hidden * scale.to(grad_hidden.dtype),
             None if grad_weight is None else (grad_weight * scale).to(ctx.weight_dtype),
+            None,
             None,
             None,
         )
@@ -113,18 +128,25 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-def linear_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor, elements: int = CHUNK_ELEMENTS) -> Tensor:
+def linear_cross_entropy(
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    elements: int = CHUNK_ELEMENTS,
+    counts: Tensor | None = None,
+) -> Tensor:
     """Sum of next-token cross-entropy in nats over N tokens, from hidden [N, D] and the head's weight [V, D].
 
-    At most `elements` logits exist at a time. Second derivatives are not available.
+    counts [N]: what each token's loss is multiplied by. At most `elements` logits exist at a time.
+    Second derivatives are not available.
     """
     rows = max(1, elements // weight.shape[0])
-    return _LinearCrossEntropy.apply(hidden, weight, targets, rows)
+    return _LinearCrossEntropy.apply(hidden, weight, targets, rows, counts)
 
 
 @dataclass(frozen=True)
 class CrossEntropy:
-    """Next-token cross-entropy of the student, in nats a token."""
+    """Next-token cross-entropy of the student, in nats a token: a mean in which each target has its weight."""
 
     head: torch.nn.Linear
     weight: float = 1.0
@@ -133,13 +155,17 @@ class CrossEntropy:
     needs_student: bool = True
 
     def totals(self, view: View) -> Tensor:
-        source, _ = next_token_pairs(view.input_ids, view.mask, view.starts)
-        return torch.tensor([float(len(source))], device=view.input_ids.device)
+        source, target = next_token_places(view.mask, view.starts)
+        if view.weights is None:
+            return torch.tensor([float(len(source))], device=view.input_ids.device)
+        return view.weights.flatten()[target].sum()[None]
 
     def sums(self, view: View) -> Tensor:
-        source, targets = next_token_pairs(view.input_ids, view.mask, view.starts)
+        source, target = next_token_places(view.mask, view.starts)
         assert view.hidden is not None, "the student has not run"
-        return linear_cross_entropy(view.hidden.flatten(0, 1)[source], self.head.weight, targets)[None]
+        counts = None if view.weights is None else view.weights.flatten()[target]
+        hidden, wanted = view.hidden.flatten(0, 1)[source], view.input_ids.flatten()[target]
+        return linear_cross_entropy(hidden, self.head.weight, wanted, counts=counts)[None]
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from .folder import check_identity, find_checkpoint, identity, publish, write_st
 from .loop import Run, check_rows, run_stages
 from .losses import View
 from .preview import Preview, available_bytes, preview
+from .rows import check_weights, mixture
 from .sinks import check_sinks, open_sinks, read_metrics
 from .stages import active_stages
 from .step import make_view
@@ -54,6 +55,7 @@ def train(
     console, out = console or Console(), Path(out)
     check_sinks(recipe.log)
     plan = preview(model, recipe)
+    check_weights(active_stages(recipe), model.plan)
     _print_start(console, recipe, plan)
     if dry_run:
         return plan
@@ -61,11 +63,12 @@ def train(
     wanted = identity(recipe, model, store)
     found = find_checkpoint(out, resume, lambda line: console.print(line, **PLAIN))
     position = _position(found, wanted, recipe)
-    check_rows(model, recipe, store, position)
+    rows = mixture(recipe.data, store, tokenizer)
+    check_rows(model, recipe, rows, position)
     views = _eval_views(eval_data, tokenizer, recipe, model, console)
     write_start(out, recipe, wanted, plan.to_dict())
     _prepare(model, recipe)
-    run = Run(model, recipe, store, out, views, position, found)
+    run = Run(model, recipe, store, rows, out, views, position, found)
     _run(run, console)
     _finish(run, tokenizer, console)
     return plan

@@ -12,6 +12,7 @@ from ..memory.slot import SlotWriter
 from ..plan import Plan, Reach
 from ..settings import Recipe, StageSettings
 from .groups import Group, freeze_all_but, make_groups
+from .keep import Keep, gated_slots
 from .losses import CrossEntropy, Term, Transfer
 
 
@@ -24,6 +25,7 @@ class Stage:
     groups: list[Group]
     terms: tuple[Term, ...]
     layers: tuple[int, ...]  # whose attention outputs the terms look at; empty when none does
+    inputs: tuple[int, ...]  # whose inputs in the teacher they look at
     checkpoint: bool
 
     @property
@@ -37,8 +39,9 @@ def active_stages(recipe: Recipe) -> dict[str, StageSettings]:
     active = {name: stage for name, stage in stages.items() if stage.steps}
     if not active:
         raise UserError("recipe has no step to train: stage1.steps and stage2.steps are both 0")
-    if recipe.stage1.steps and not (recipe.stage1.w_mse or recipe.stage1.w_ce):
-        raise UserError("recipe stage1.w_mse and stage1.w_ce are both 0: nothing to minimise")
+    first = recipe.stage1
+    if first.steps and not (first.w_mse or first.w_ce or first.w_keep):
+        raise UserError("recipe stage1.w_mse, stage1.w_ce and stage1.w_keep are all 0: nothing to minimise")
     return active
 
 
@@ -65,17 +68,23 @@ def enter_stage(model: Any, name: str, recipe: Recipe) -> Stage:
     freeze_all_but(model, groups, name)
     cut_back_propagation(model, recipe.detach)
     terms = _terms(model, name, recipe)
-    layers = changed_layers(model.plan) if any(term.needs_teacher for term in terms) else ()
-    return Stage(name, settings, groups, terms, layers, recipe.checkpoint)
+    layers = changed_layers(model.plan) if any(isinstance(term, Transfer) for term in terms) else ()
+    inputs = tuple(layer for term in terms if isinstance(term, Keep) for layer in term.layers)
+    return Stage(name, settings, groups, terms, layers, inputs, recipe.checkpoint)
 
 
 def _terms(model: Any, name: str, recipe: Recipe) -> tuple[Term, ...]:
-    head = model.get_output_embeddings()
-    if name == "stage2":
-        return (CrossEntropy(head),)
-    layers = changed_layers(model.plan)
-    terms = (Transfer(layers, recipe.stage1.w_mse), CrossEntropy(head, recipe.stage1.w_ce))
-    return tuple(term for term in terms if term.weight)
+    settings = recipe.stage1 if name == "stage1" else recipe.stage2
+    head, gates = model.get_output_embeddings(), gated_slots(model)
+    terms: list[Term] = [Keep(model, gates, settings.w_keep)] if gates else []
+    if name == "stage1":
+        terms += [Transfer(changed_layers(model.plan), recipe.stage1.w_mse), CrossEntropy(head, recipe.stage1.w_ce)]
+    else:
+        terms += [CrossEntropy(head)]
+    chosen = tuple(term for term in terms if term.weight)
+    if not chosen:
+        raise UserError(f"recipe {name}.w_keep is all that is to be minimised, and the plan has no gate to train")
+    return chosen
 
 
 def rate_factor(stage: StageSettings, step: int) -> float:

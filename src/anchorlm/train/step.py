@@ -21,7 +21,8 @@ def make_view(batch: Any, device: torch.device, on_document: str) -> View:
     """A batch as tensors on the model's device. Under "carry" documents run on into each other."""
     starts = torch.as_tensor(batch.document_starts, device=device).bool() if on_document == "reset" else None
     mask = torch.as_tensor(batch.mask, device=device).bool()
-    return View(torch.as_tensor(batch.input_ids, device=device).long(), mask, starts)
+    weights = None if batch.weights is None else torch.as_tensor(batch.weights, device=device)
+    return View(torch.as_tensor(batch.input_ids, device=device).long(), mask, starts, weights=weights)
 
 
 def backward(model: Any, views: Sequence[View], stage: Stage, check: Check) -> dict[str, float]:
@@ -58,7 +59,8 @@ def _means(model: Any, views: Sequence[View], stage: Stage, terms: Sequence[Term
     for view in views:
         if any(term.needs_teacher for term in terms):
             _teach(model, view, stage)
-        _study(model, view, stage, plan)
+        if any(term.needs_student for term in terms):
+            _study(model, view, stage, plan)
         for term in terms:
             parts[term.name].append((term.sums(view), term.totals(view)))
         view.release()
@@ -69,7 +71,7 @@ def _means(model: Any, views: Sequence[View], stage: Stage, terms: Sequence[Term
 
 def _totals(model: Any, views: Sequence[View], stage: Stage) -> dict[str, Tensor]:
     for view in views:
-        if stage.layers:
+        if any(term.needs_teacher for term in stage.terms):
             _teach(model, view, stage)
     return {term.name: torch.stack([term.totals(view) for view in views]).sum(0) for term in stage.terms}
 
@@ -86,10 +88,12 @@ def _teach(model: Any, view: View, stage: Stage) -> None:
             captures=captures,
         )
     view.teacher = {layer: captures.outputs[layer] for layer in stage.layers}
+    view.inputs = {layer: captures.inputs[layer] for layer in stage.inputs}
 
 
 def _student(model: Any, view: View, stage: Stage, totals: dict[str, Tensor]) -> dict[str, Tensor]:
-    _study(model, view, stage, model.plan)
+    if any(term.needs_student for term in stage.terms):
+        _study(model, view, stage, view.plan or model.plan)
     return {term.name: ratio(term.sums(view), totals[term.name]) for term in stage.terms}
 
 
