@@ -127,7 +127,7 @@ def _chunk_states(model: Any, recipe: Recipe) -> int:
     total = 0
     for slot in model.plan.slots.values():
         heads = model.shape.query_heads if slot.heads == "q" else model.shape.kv_heads
-        state = 4 * sum(slot.rule_options.state_elements(heads, model.shape.head_dim).values())
+        state = sum(slot.rule_options.state_bytes(heads, model.shape.head_dim, 4).values())
         total += 3 * state * -(-recipe.data.length // slot.chunk) * recipe.data.batch
     return total
 
