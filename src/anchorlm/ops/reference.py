@@ -56,6 +56,51 @@ def place_of_query(t: int, j: int, reach: Reach) -> int | None:
     return None
 
 
+def kept_tokens(rank: Callable[[int, int], float], written: int, chunk: int, count: int) -> list[int]:
+    """The tokens that are kept after `written` tokens, in text order; of equal rank the earlier.
+
+    rank(j, newest): what token j is worth once the token `newest` closes a chunk.
+    """
+    kept: list[int] = []
+    for first in range(0, written, chunk):
+        newest = first + chunk - 1
+        kept = sorted([*kept, *range(first, first + chunk)], key=lambda j: (-rank(j, newest), j))[:count]
+    return sorted(kept)
+
+
+def kept_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    reach: Reach,
+    scale: float,
+    kept: Callable[[int], list[int]],
+    turn: Callable[[Tensor, int], Tensor],
+    bias: Tensor,
+    compact: int | None,
+) -> Tensor:
+    """Window, sinks and kept tokens under one softmax. q, k, v: [T, d] before RoPE; kept(t): tokens that stand then.
+
+    bias [T] is added to a kept token's logit. compact: the most tokens kept, which then lie in order right behind the
+    window; None leaves them where they were.
+    """
+    outputs = []
+    for t in range(len(q)):
+        seen = [(j, place_of_query(t, j, reach)) for j in range(t + 1)]
+        scores = [(turn(q[t], place) * turn(k[j], j)).sum() * scale for j, place in seen if place is not None]
+        values = [v[j] for j, place in seen if place is not None]
+        standing = kept(t)
+        for i, j in enumerate(standing):
+            if seen[j][1] is not None:
+                continue
+            key = j if compact is None else compact - len(standing) + i
+            query = t if compact is None else compact - 1 + (reach.window or 0)
+            scores.append((turn(q[t], query) * turn(k[j], key)).sum() * scale + bias[j])
+            values.append(v[j])
+        outputs.append(_softmax_mean(scores, values, v[t]))
+    return torch.stack(outputs)
+
+
 def chunked_memory(
     initial: Any,
     update: Callable[[Any, int, int], Any],

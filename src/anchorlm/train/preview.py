@@ -72,7 +72,9 @@ def _stage_rows(model: Any, name: str, recipe: Recipe) -> list[Row]:
     if name == "stage2":
         rows.append(_lora_row(model, recipe))
     elif not rows:
-        raise UserError(f"{name} has nothing to train: the plan has no slot; set {name}.steps=0 or use another plan")
+        raise UserError(
+            f"{name} has nothing to train: no slot of the plan has weights; set {name}.steps=0 or use another plan"
+        )
     own = {id(p) for p in model.memory_parameters().values()} | {id(p) for p in lora_parameters(model).values()}
     frozen = sum(p.numel() for p in model.parameters() if id(p) not in own)
     return [*rows, Row(name, "backbone", frozen, None, "the teacher: its weights are never changed")]

@@ -1,0 +1,108 @@
+"""A layer that reads kept tokens, projections, norms, RoPE and chunks included, against the token loop."""
+
+import pytest
+import torch
+
+import builders
+from anchorlm.hf import Captures
+from anchorlm.ops import reference
+from anchorlm.ops.window import rotate
+from anchorlm.plan import Plan
+from builders import assert_near
+
+WINDOW, SINKS, LENGTH = 6, 2, 29
+CASES = {
+    "gate": {"options": {"tokens": 3}},
+    "many": {"options": {"tokens": 40}},
+    "lag": {"lag": 1, "chunk": 3, "options": {"tokens": 4}},
+    "recent": {"options": {"tokens": 4, "choose": "recent"}},
+    "key-norm": {"options": {"tokens": 4, "choose": "key-norm"}},
+    "decay": {"options": {"tokens": 4, "choose": "decay"}},
+    "true-places": {"options": {"tokens": 5, "positions": "true"}},
+    "query-heads": {"heads": "q", "options": {"tokens": 3}},
+    "chunk-of-one": {"chunk": 1, "options": {"tokens": 4}},
+}
+
+
+def model_of(case, family="llama"):
+    entry = {"rule": "kept", "chunk": 4, "write": 0} | CASES[case]
+    plan = {"attention": {"kind": "window", "window": WINDOW, "sinks": SINKS}, "slots": {"s": entry}}
+    return builders.hybrid(family, Plan.from_dict(plan, 2), layers=2)
+
+
+def by_loop(model, x):
+    """[T, Hq d] of the first layer for one row x [T, D], its normalised input."""
+    attention, slot = model.backbone.model.layers[0].self_attn, model.plan.slots["s"]
+    memory, options = attention.writers["s"].memory, slot.rule_options
+    q, k, v = (u[0] for u in attention.project(x[None]))
+    scores = memory.tokens(x[None], k.transpose(0, 1)[None])["score"][0]
+    cos, sin = model.backbone.model.rotary_emb(x[None], torch.arange(LENGTH + 60)[None])
+
+    def turn(u, place):
+        at = slice(place, place + 1)
+        return rotate(u[None, None, None], cos[:, at], sin[:, at])[0, 0, 0]
+
+    outputs = []
+    for head in range(q.shape[0]):
+        group, state = head // (q.shape[0] // k.shape[0]), head // (q.shape[0] // attention.writers["s"].heads)
+        mine = scores[:, state]
+
+        worth = mine.tolist()
+
+        def rank(j, newest, worth=worth):
+            return {"recent": float(j), "decay": worth[j] * (newest - j + 1)}.get(options.choose, worth[j])
+
+        def kept(t, rank=rank):
+            written = max(0, t // slot.chunk - slot.lag) * slot.chunk
+            return reference.kept_tokens(rank, written, slot.chunk, options.tokens)
+
+        bonus = 0 if memory.bonus is None else memory.bonus[state]
+        compact = options.tokens if options.positions == "compact" else None
+        given = (q[head], k[group], v[group], model.plan.layers[0], attention.scale, kept, turn)
+        outputs.append(reference.kept_attention(*given, bonus * mine, compact))
+    return torch.stack(outputs, 1).flatten(1)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+@pytest.mark.parametrize("case", CASES)
+def test_a_layer_with_kept_tokens_equals_the_token_loop(case, family):
+    model, captures = model_of(case, family), Captures()
+    ids = builders.tokens(1, LENGTH)
+    model(ids, captures=captures)
+    first = model.backbone.model.layers[0]
+    x = first.input_layernorm(model.backbone.model.embed_tokens(ids))[0]
+    theirs = by_loop(model, x)
+    assert_near(captures.outputs[0][0], theirs, 1e-10)
+    parameters = [p for n, p in model.memory_parameters().items() if "memory" in n]
+    if parameters:
+        ours, wanted = (
+            torch.autograd.grad(y.square().sum(), parameters, retain_graph=True)
+            for y in (captures.outputs[0][0], theirs)
+        )
+        for a, b in zip(ours, wanted, strict=True):
+            assert_near(a, b, 1e-9)
+
+
+@torch.no_grad()
+def test_keeping_everything_behind_the_window_is_full_attention_where_places_are_true():
+    """M as large as the text, true positions, no bonus: window, sinks and kept tokens are all that there is."""
+    entry = {"rule": "kept", "chunk": 1, "write": 0, "options": {"tokens": 64, "positions": "true", "choose": "recent"}}
+    reach = {"kind": "window", "window": WINDOW, "sinks": 0}
+    hybrid = builders.hybrid("llama", Plan.from_dict({"attention": reach, "slots": {"s": entry}}, 2), layers=2)
+    ids, ours, theirs = builders.tokens(2, LENGTH), Captures(), Captures()
+    hybrid(ids, captures=ours)
+    hybrid(ids, captures=theirs, plan=hybrid.plan.teacher())
+    assert_near(ours.outputs[0], theirs.outputs[0], 1e-11)
+
+
+@torch.no_grad()
+def test_recent_tokens_are_a_wider_window():
+    """Kept by recency, at true places, chunk 1: what a window larger by M sees."""
+    entry = {"rule": "kept", "chunk": 1, "write": 0, "options": {"tokens": 9, "positions": "true", "choose": "recent"}}
+    reach = {"kind": "window", "window": WINDOW, "sinks": 0}
+    hybrid = builders.hybrid("llama", Plan.from_dict({"attention": reach, "slots": {"s": entry}}, 2), layers=2)
+    wide = builders.hybrid("llama", "swa", layers=2, window=10, sinks=0)
+    ids, ours, theirs = builders.tokens(1, LENGTH), Captures(), Captures()
+    hybrid(ids, captures=ours)
+    wide(ids, captures=theirs)
+    assert_near(ours.outputs[0], theirs.outputs[0], 1e-11)
