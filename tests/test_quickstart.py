@@ -5,7 +5,8 @@ import pytest
 from anchorlm.cli.__main__ import run
 from anchorlm.convert.adapters import add_lora
 from anchorlm.convert.save import save
-from anchorlm.quickstart import Settings, packaged_text, quickstart
+from anchorlm.generate.questions import QUESTIONS, holds
+from anchorlm.quickstart import Settings, nearby, packaged_text, quickstart
 from hybrids import make, shake_lora
 from small import char_tokenizer, tiny_llama
 
@@ -37,7 +38,7 @@ def ran(base, tmp_path_factory):
 def test_every_step_is_said_as_its_command(ran):
     result, said, _ = ran
     verbs = [line.split()[1] for line in result["commands"]]
-    assert verbs == ["info", "eval", "generate", "generate"]
+    assert verbs == ["info", "eval", "generate", "generate", "generate", "generate"]
     assert ["$ " + line for line in result["commands"]] == [line for line in said if line.startswith("$ ")]
 
 
@@ -60,6 +61,31 @@ def test_state_stays_and_the_teacher_s_grows(ran):
     assert theirs == sorted(theirs) and theirs[-1] > 3 * theirs[0]
 
 
+def test_the_book_is_asked_without_reading_it_again(ran):
+    result, said, out = ran
+    assert [row["expected"] for row in result["questions"]] == [asked.expected for asked in QUESTIONS]
+    text, page = "\n".join(said), (out / "report.html").read_text()
+    for row, line in zip(result["questions"], [x for x in result["commands"] if "--prompt" in x], strict=True):
+        assert f"expected:             {row['lead']} {row['expected']}" in text
+        assert row["expected"] in page and set(row["right"]) == {"after the book", "beside the sentence"}
+        assert row["question"] in line
+    assert json.loads((out / "questions.json").read_text())["rows"] == result["questions"]
+    assert result["seconds"]["questions"] < result["seconds"]["book"] + 5
+
+
+def test_the_book_says_what_is_asked_far_before_its_end():
+    book = " ".join(packaged_text("book.txt").read_text().split())
+    for asked in QUESTIONS:
+        assert asked.sentence.lower() in book.lower() and asked.expected in asked.sentence
+        assert asked.expected not in asked.prompt and asked.expected not in book[-20_000:]
+    assert holds("it is rosamond.", "Rosamond") and not holds("Rosamonds", "Rosamond")
+
+
+def test_files_below_the_current_folder_are_named_from_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert nearby(tmp_path / "a" / "b") == "a/b" and nearby(tmp_path.parent) == str(tmp_path.parent)
+
+
 def test_perplexity_stands_beside_every_control(ran):
     assert set(ran[0]["perplexity"]) == {"anchor", "teacher", "window + LoRA"}
 
@@ -71,7 +97,7 @@ def test_limits_are_said_and_reported(ran):
     page = (out / "report.html").read_text()
     assert "It finds no fact far back." in page and result["commands"][0] in page
     kinds = {json.loads(path.read_text()).get("kind") for path in out.glob("*.json")}
-    assert kinds == {"plan", "eval", "reading", "text", "limits", "commands"}
+    assert kinds == {"plan", "eval", "reading", "text", "questions", "limits", "commands"}
 
 
 def test_without_an_adapter_it_says_so(base, tmp_path, monkeypatch):

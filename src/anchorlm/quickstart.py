@@ -23,7 +23,9 @@ from .convert.save import save
 from .core import atomic_file, seed_all
 from .environment import environment
 from .eval import lines, run_eval, table
-from .generate.text import Options, generate_text
+from .generate.ask import ReadText, read_text
+from .generate.questions import ANSWER_TOKENS, QUESTIONS, answers
+from .generate.text import Options
 from .generate.trace import Point, read
 from .plan import ModelShape
 from .presets import build
@@ -63,6 +65,12 @@ def packaged_adapter() -> Path | None:
     return folder if files.is_adapter(folder) else None
 
 
+def nearby(path: Path) -> str:
+    """The path from the current folder if it lies below, else as it is."""
+    here = Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
+
+
 def quickstart(settings: Settings, say: Say = print) -> dict[str, Any]:
     """Run every step, print it as the command that does the same, and write JSON files and report.html to `out`."""
     return _Run(settings, say).all()
@@ -100,13 +108,13 @@ class _Run:
 
     def _untrained(self, folder: Path) -> Path:
         self.say("no trained adapter is packaged here: memory is untrained and silent")
-        self.command("convert", self.settings.base, "--plan", "anchor", "--set", f"window={WINDOW}", "-o", str(folder))
+        self.command("convert", self.settings.base, "--plan", "anchor", "--set", f"window={WINDOW}", "-o", folder)
         base = load_base(self.settings.base)
         plan = build("anchor", ModelShape.from_config(base.model.config), window=WINDOW)
         return save(convert(base, plan), folder, base.tokenizer)
 
     def plan(self) -> dict[str, Any]:
-        self.command("info", str(self.folder))
+        self.command("info", self.folder)
         config, stored = summary.source_config(str(self.folder))
         dtype = next(self.model.backbone.parameters()).dtype
         found = summary.summary(config, self.model.plan, summary.stored_lora(self.folder), dtype)
@@ -122,7 +130,7 @@ class _Run:
         s, text = self.settings, packaged_text("held_out.txt")
         with self._timed("perplexity"):
             self.command(
-                "eval", str(self.folder), "--data", str(text), "--context", s.context, "--limit", s.documents,
+                "eval", self.folder, "--data", text, "--context", s.context, "--limit", s.documents,
                 "--vs", "teacher", "--vs", "window",
             )  # fmt: skip
             models = views.controls(self.model)
@@ -136,31 +144,49 @@ class _Run:
         return result
 
     def book(self) -> list[Point]:
-        """The whole packaged book at constant state, then what the model writes next."""
+        """The whole packaged book at constant state, what the model writes next, and what it answers."""
         s, text = self.settings, packaged_text("book.txt")
         limit = () if s.book_tokens is None else ("--limit", s.book_tokens)
         options = Options(s.new_tokens, 0.8, 0.9, s.seed, raw=True, limit=s.book_tokens, every=s.every)
         with self._timed("book"):
             self.command(
-                "generate", str(self.folder), "--file", str(text), "--raw", "--figures-every", s.every, *limit,
+                "generate", self.folder, "--file", text, "--raw", "--figures-every", s.every, *limit,
                 "--max-new-tokens", s.new_tokens, "--temperature", 0.8, "--top-p", 0.9, "--seed", s.seed,
             )  # fmt: skip
-            result = generate_text(
-                self.model, self.tokenizer, "", text.read_text(encoding="utf-8"), options, on_point=self.point
-            )
+            book = text.read_text(encoding="utf-8")
+            done = read_text(self.model, self.tokenizer, book, options, on_point=self.point)
+            result = done.ask("")
         self.say("  it goes on: " + " ".join(result.text.split()))
         self.reading("reading", "anchor", result.points)
-        last = text.read_text(encoding="utf-8").strip()[-300:] if s.book_tokens is None else ""
+        last = book.strip()[-300:] if s.book_tokens is None else ""
         self.write(
             "text", {"kind": "text", "title": "What it writes after the book", "prompt": last, "text": result.text}
         )
+        with self._timed("questions"):
+            self.questions(done, text, limit)
         return result.points
+
+    def questions(self, done: ReadText, text: Path, limit: tuple[Any, ...]) -> None:
+        """Facts of the book's beginning, asked after its end and, as a control, right behind the sentence itself."""
+        rows = []
+        for asked in QUESTIONS:
+            tail = ("--max-new-tokens", ANSWER_TOKENS)
+            self.command(
+                "generate", self.folder, "--file", text, "--raw", *limit, "--prompt", asked.prompt, *tail
+            )  # fmt: skip
+            rows.append(answers(done, asked, Options(ANSWER_TOKENS)))
+            for where in ("after the book", "beside the sentence"):
+                verdict = "right" if rows[-1]["right"][where] else "not right"
+                self.say(f"  {where + ':':<21} {asked.lead} {' '.join(rows[-1][where].split())}  ({verdict})")
+            self.say(f"  {'expected:':<21} {asked.lead} {asked.expected}")
+        self.answered = rows
+        self.write("questions", {"kind": "questions", "book": text.name, "rows": rows})
 
     def teacher_reads(self) -> list[Point]:
         s, text = self.settings, packaged_text("book.txt")
         with self._timed("teacher"):
             self.command(
-                "generate", s.base, "--file", str(text), "--raw", "--limit", s.teacher_tokens - 1, "--figures-every",
+                "generate", s.base, "--file", text, "--raw", "--limit", s.teacher_tokens - 1, "--figures-every",
                 s.every // 2, "--max-new-tokens", 1,
             )  # fmt: skip
             ids = self.tokenizer(text.read_text(encoding="utf-8"), verbose=False)["input_ids"][: s.teacher_tokens]
@@ -197,13 +223,14 @@ class _Run:
             "state_bytes": plan["state_bytes"],
             "perplexity": {row["model"]: row["value"] for row in quality["rows"]},
             "reading": [point.to_dict() for point in points],
+            "questions": self.answered,
             "teacher_reading": [point.to_dict() for point in grown],
             "commands": self.commands,
         }
 
     def command(self, *words: Any) -> None:
-        """Say the line that does the same by itself."""
-        line = shlex.join(["anchorlm", *map(str, words)])
+        """Say the line that does the same by itself, files named from the folder one stands in."""
+        line = shlex.join(["anchorlm", *(nearby(word) if isinstance(word, Path) else str(word) for word in words)])
         self.commands.append(line)
         self.say("")
         self.say("$ " + line)

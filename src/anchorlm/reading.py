@@ -7,6 +7,8 @@ padded on the right, where a causal model cannot let it change anything earlier.
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -51,3 +53,17 @@ def cache_bytes(cache: Any) -> dict[str, int]:
         return dict(cache.nbytes())
     tensors = {id(t): t for layer in cache.layers for t in vars(layer).values() if isinstance(t, torch.Tensor)}
     return {"full attention": sum(tensor.nbytes for tensor in tensors.values())}
+
+
+def rewind(cache: Any) -> Callable[[], Any]:
+    """A function that gives the cache as it is now, as often as it is called, after the model has read on with it."""
+    if hasattr(cache, "snapshot"):
+        kept = cache.snapshot()
+
+        def restore() -> Any:
+            cache.restore(kept)
+            return cache
+
+        return restore
+    kept = copy.deepcopy(cache)
+    return lambda: copy.deepcopy(kept)

@@ -12,7 +12,7 @@ import torch
 
 from .bench import measure
 from .bench.retention import CHUNKS, retention
-from .bench.worker import ModelSpec, measure_peak
+from .bench.worker import TIGHT, ModelSpec, measure_peak
 from .convert import files
 from .convert.bases import load_base_config
 from .convert.summary import stored_lora, summary
@@ -150,7 +150,12 @@ def _bench(
         def peak(name: str = name, length: int = length) -> dict[str, Any]:
             return measure_peak(specs[name], length)
 
-        row["peak_bytes"] = parts.run({"peak": length, "model": digests[name]}, peak)["growth"]
+        found_peak = parts.run({"peak": length, "model": digests[name], "allocator": TIGHT}, peak)
+        row |= {
+            "peak_bytes": found_peak["growth"],
+            "peak_spread": found_peak["spread"],
+            "peak_runs": found_peak["runs"],
+        }
         _tell(progress, "peak memory", done + 1, len(rows))
     return {**found, "rows": rows}
 
@@ -169,6 +174,8 @@ def _row(row: dict[str, Any], bench: list[dict[str, Any]], spec: ModelSpec) -> d
         "state_bytes",
         "state_bytes_most",
         "peak_bytes",
+        "peak_spread",
+        "peak_runs",
         "note",
     )
     return {
@@ -222,7 +229,8 @@ def markdown(result: dict[str, Any]) -> str:
             "",
             *_markdown_table(quality),
             "",
-            "State of one sequence at its fullest, peak memory above the loaded model, reading speed, one more token:",
+            "State of one sequence at its fullest, peak memory above the loaded model (median of three processes), "
+            "reading speed, one more token:",
             "",
             *_markdown_table(costs),
             "",

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 from anchorlm.data.needles import Needles, Prompt
-from anchorlm.eval.scoring import greedy, rewind
+from anchorlm.eval.scoring import greedy
 from anchorlm.eval.stats import bootstrap_ratio, wilson
-from anchorlm.reading import beyond, prefill
+from anchorlm.reading import beyond, prefill, rewind
 
 SLACK = 4  # tokens written beyond the answer's own length, for an opening quote or "the number"
 DEPTHS = (0.1, 0.3, 0.5, 0.7, 0.9)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -43,17 +41,3 @@ def greedy(model: Any, logits: torch.Tensor, cache: Any, count: int) -> torch.Te
         cache = out.cache
         chosen.append(out.logits[:, -1].argmax(-1, keepdim=True))
     return torch.cat(chosen, dim=1)
-
-
-def rewind(cache: Any) -> Callable[[], Any]:
-    """A function that gives the cache as it is now, after the model has read on with it."""
-    if hasattr(cache, "snapshot"):
-        kept = cache.snapshot()
-
-        def restore() -> Any:
-            cache.restore(kept)
-            return cache
-
-        return restore
-    kept = copy.deepcopy(cache)
-    return lambda: kept

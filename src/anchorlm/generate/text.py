@@ -106,20 +106,31 @@ def generate_text(
         batch = torch.tensor([ids], device=device_of(model))
         reading = {"block": options.block, "every": options.every, "progress": progress, "on_point": on_point}
         logits, cache, seconds, points = read(model, batch, **reading)
-        held = cache_bytes(cache)
-        stream = TextStream(tokenizer, options.stop, on_text)
-        times = list(_write(model, logits, cache, stream, options))
+        costs = {"read_seconds": round(seconds, 4), "points": points, "warnings": warnings}
+        return write_on(model, tokenizer, logits, cache, options, on_text, tokens_read=len(ids), **costs)
+
+
+def write_on(
+    model: Any,
+    tokenizer: Any,
+    logits: Tensor,
+    cache: Any,
+    options: Options,
+    on_text: Callable[[str], None] | None = None,
+    **costs: Any,
+) -> Generated:
+    """Write up to `max_new_tokens` after logits [1, V] and the cache; `costs`: what reading has cost."""
+    held = cache_bytes(cache)
+    stream = TextStream(tokenizer, options.stop, on_text)
+    times = list(_write(model, logits, cache, stream, options))
     return Generated(
         text=stream.text,
         finish=stream.finish or "length",
-        tokens_read=len(ids),
-        read_seconds=round(seconds, 4),
         tokens_written=stream.count,
         ms_per_token=round(1000 * statistics.median(times), 3) if times else None,
         state_bytes=held,
-        points=points,
-        warnings=warnings,
         options=asdict(options),
+        **costs,
     )
 
 
@@ -142,14 +153,23 @@ def _write(model: Any, logits: Tensor, cache: Any, stream: TextStream, options: 
 
 def encode(tokenizer: Any, prompt: str, text: str = "", *, raw: bool = False) -> list[int]:
     """Token ids of the text followed by the prompt, inside the chat template when there is one and not `raw`."""
-    content = f"{text}\n\n{prompt}" if text and prompt else text or prompt
+    content = join(text, prompt)
     if not content.strip():
         raise UserError("the input is empty; give --prompt or a file with text")
-    if not raw and getattr(tokenizer, "chat_template", None):
-        chat = [{"role": "user", "content": content}]
-        content = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
-        return _ids(tokenizer, content, special=False)
-    return _ids(tokenizer, content, special=True)
+    framed, special = frame(tokenizer, content, raw=raw)
+    return token_ids(tokenizer, framed, special=special)
+
+
+def join(text: str, prompt: str) -> str:
+    return f"{text}\n\n{prompt}" if text and prompt else text or prompt
+
+
+def frame(tokenizer: Any, content: str, *, raw: bool) -> tuple[str, bool]:
+    """The content as the model is to see it, and whether the tokenizer still has to add its special tokens."""
+    if raw or not getattr(tokenizer, "chat_template", None):
+        return content, True
+    chat = [{"role": "user", "content": content}]
+    return tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True), False
 
 
 def shorten(tokenizer: Any, text: str, limit: int | None) -> str:
@@ -160,7 +180,7 @@ def shorten(tokenizer: Any, text: str, limit: int | None) -> str:
     return text if len(found) <= limit else text[: found[limit - 1][1]]
 
 
-def _ids(tokenizer: Any, content: str, *, special: bool) -> list[int]:
+def token_ids(tokenizer: Any, content: str, *, special: bool) -> list[int]:
     """A book is longer than the tokenizer's own limit, which does not apply to the state: no warning is wanted."""
     ids = tokenizer(content, add_special_tokens=special, verbose=False)["input_ids"]
     if not ids:

@@ -13,14 +13,15 @@ from markupsafe import Markup
 from anchorlm.core import UserError, atomic_file
 from anchorlm.report import plots
 
-SECTIONS = ("plan", "eval", "reading", "bench", "text", "limits", "commands")
+SECTIONS = ("plan", "eval", "reading", "bench", "text", "questions", "limits", "commands")
 
 
 def write_report(run_dirs: str | Path | Iterable[str | Path], out_html: str | Path, title: str = "anchorlm") -> Path:
     """Write a page of everything known in the folders' JSON files; returns its path.
 
-    A file's "kind" says what it holds: plan (as `info --json` prints it), eval, bench, reading, text, commands,
-    limits; files of other kinds are left out. Raises UserError for a missing folder, damaged JSON, or nothing known.
+    A file's "kind" says what it holds: plan (as `info --json` prints it), eval, bench, reading, text, questions,
+    commands, limits; files of other kinds are left out. Raises UserError for a missing folder, damaged JSON, or
+    nothing known.
     """
     found = collect(run_dirs)
     if not any(found.values()):
@@ -74,7 +75,13 @@ def render(found: dict[str, list[dict[str, Any]]], title: str) -> str:
         autoescape=select_autoescape(default=True),
         undefined=StrictUndefined,
     )
-    environment.filters |= {"count": lambda n: f"{n:,}", "bytes": human_bytes, "figure": _figure, "span": _span}
+    environment.filters |= {
+        "count": lambda n: f"{n:,}",
+        "cell": _cell,
+        "bytes": human_bytes,
+        "figure": _figure,
+        "span": _span,
+    }
     return environment.get_template("page.html").render(
         title=title,
         plans=found["plan"],
@@ -84,6 +91,7 @@ def render(found: dict[str, list[dict[str, Any]]], title: str) -> str:
         reading_figures=_reading_figures(found["reading"]),
         benches=[(r, _bench_figures(r)) for r in found["bench"]],
         texts=found["text"],
+        questions=[row for r in found["questions"] for row in r["rows"]],
         limits=[line for r in found["limits"] for line in r["lines"]],
         commands=[line for r in found["commands"] for line in r["lines"]],
         environments=_environments(found),
@@ -116,14 +124,18 @@ def _bench_figures(bench: dict[str, Any]) -> list[tuple[str, Markup]]:
 
 
 def _environments(found: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """Each distinct environment once, its time left out."""
+    """Each distinct environment once, its time left out; one that only says less than another is left out too."""
     seen: dict[str, dict[str, Any]] = {}
     for kind in ("eval", "bench", "reading"):
         for result in found[kind]:
             facts = {k: v for k, v in (result.get("environment") or {}).items() if k != "time" and v is not None}
             if facts:
                 seen[json.dumps(facts, sort_keys=True)] = facts
-    return list(seen.values())
+    return [facts for facts in seen.values() if not any(_says_less(facts, other) for other in seen.values())]
+
+
+def _says_less(facts: dict[str, Any], other: dict[str, Any]) -> bool:
+    return len(facts) < len(other) and all(other.get(name) == value for name, value in facts.items())
 
 
 def human_bytes(size: float) -> str:
@@ -132,6 +144,10 @@ def human_bytes(size: float) -> str:
         if size >= scale:
             return f"{size / scale:.2f} {unit}"
     return f"{size:.0f} bytes"
+
+
+def _cell(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def _figure(value: float | None, digits: int = 2) -> str:
