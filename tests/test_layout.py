@@ -24,7 +24,7 @@ ORDER = [
     ["describe"],
     ["presets"],
     ["plan"],
-    ["rules"],
+    ["rules", "shape"],
     ["environment"],
     ["core"],
 ]

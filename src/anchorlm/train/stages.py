@@ -83,7 +83,7 @@ def _terms(model: Any, name: str, recipe: Recipe) -> tuple[Term, ...]:
         terms += [CrossEntropy(head)]
     chosen = tuple(term for term in terms if term.weight)
     if not chosen:
-        raise UserError(f"recipe {name}.w_keep is all that is to be minimised, and the plan has no gate to train")
+        raise UserError(f"recipe {name} has w_keep alone, and no slot of the plan has a gate: nothing to minimise")
     return chosen
 
 
