@@ -15,6 +15,18 @@ def test_packaged_recipe_lists_every_field():
     assert "anchor" in recipe_names()
 
 
+@pytest.mark.parametrize("name", recipe_names())
+def test_packaged_recipes_are_read_and_have_their_name(name):
+    assert load_recipe(name).name == name
+
+
+def test_recipes_are_what_they_are_called():
+    transfer, distill, lora = (load_recipe(name) for name in ("transfer", "distill", "lora"))
+    assert (transfer.stage1.mse_inputs, transfer.stage1.w_ce, transfer.stage2.steps) == ("teacher", 0.0, 0)
+    assert distill.stage1.w_kl and distill.stage2.w_kl > distill.stage2.w_ce
+    assert (lora.stage1.steps, lora.stage2.train_memory) == (0, False)
+
+
 def test_overrides_are_typed_and_later_ones_win():
     recipe = load_recipe("anchor", ["stage1.steps=400", "stage2.lora.rank=4", "stage1.steps=7", "stage1.lr=1e-3"])
     assert (recipe.stage1.steps, recipe.stage2.lora.rank, recipe.stage1.lr) == (7, 4, 1e-3)

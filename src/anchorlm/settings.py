@@ -58,11 +58,16 @@ class StageSettings(Strict):
     steps: int = Field(100, ge=0)  # optimizer steps; 0 leaves the stage out
     lr: float = Field(5e-4, gt=0)
     memory_lr_multiplier: float = Field(5.0, gt=0)  # times lr: slots, gates and read maps
+    gate_lr_multiplier: float | None = Field(None, gt=0)  # times lr: readers' gates; None: as memory
+    map_lr_multiplier: float | None = Field(None, gt=0)  # times lr: read maps; None: as memory
     warmup: int = Field(10, ge=0)  # steps of linear rise
     schedule: Literal["cosine", "constant"] = "cosine"
     clip: float = Field(1.0, ge=0)  # largest norm of the whole gradient; 0 does not clip
     weight_decay: float = Field(0.0, ge=0)  # of LoRA alone: slots, gates and maps have no neutral zero
-    cross_window_weight: float = Field(1.0, gt=0)  # in cross-entropy, of targets last seen beyond the window
+    w_ce: float = Field(1.0, ge=0)  # next-token cross-entropy
+    w_kl: float = Field(0.0, ge=0)  # divergence from the teacher's next-token distribution
+    temperature: float = Field(1.0, gt=0)  # of both distributions of w_kl
+    cross_window_weight: float = Field(1.0, gt=0)  # in w_ce and w_kl, of targets last seen beyond the window
     window_dropout: float = Field(0.0, ge=0, le=1)  # probability that a row is run with narrower windows
     narrow_window: float = Field(0.25, ge=0, le=1)  # share of a window that such a row has, at least one token
 
@@ -71,15 +76,15 @@ class Stage1Settings(StageSettings):
     """Attention transfer: each changed layer imitates the teacher's attention output."""
 
     w_mse: float = Field(1.0, ge=0)
-    w_ce: float = Field(1.0, ge=0)
     w_keep: float = Field(1.0, ge=0)  # gates of kept tokens against the teacher's far attention
-    mse_inputs: Literal["student"] = "student"  # one free-running pass serves both losses
+    mse_inputs: Literal["student", "teacher"] = "student"  # whose hidden states each layer sees while it is compared
 
 
 class Stage2Settings(StageSettings):
     """Next-token training of the adapters together with everything stage 1 trained."""
 
     lora: LoraSettings = LoraSettings()
+    train_memory: bool = True  # False: LoRA alone
     w_keep: float = Field(0.0, ge=0)  # as in stage 1
 
 

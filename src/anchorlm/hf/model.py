@@ -259,14 +259,7 @@ class AnchorForCausalLM(PreTrainedModel, GenerationMixin):
         checkpoint: bool,
     ) -> tuple[Tensor, ModelState]:
         inner = self.backbone.model
-        span = Span(tuple(state.position.tolist()), lengths, x.shape[1])
-        positions = span.positions(x.device)
-
-        def rotary(places: Tensor) -> tuple[Tensor, Tensor]:
-            return inner.rotary_emb(x, places)
-
-        reaches = families.effective(plan, self.backbone.config).layers
-        step = Step(plan, reaches, span, positions, rotary, rotary(positions), checkpoint)
+        step = self.step(x, Span(tuple(state.position.tolist()), lengths, x.shape[1]), plan, checkpoint)
         attention, slots, traces = [], dict(state.slots), {}
         for index, layer in enumerate(inner.layers):
             if checkpoint and torch.is_grad_enabled():
@@ -280,6 +273,16 @@ class AnchorForCausalLM(PreTrainedModel, GenerationMixin):
                 captures.outputs[index], captures.inputs[index] = call.captured, call.inputs
         position = state.position + torch.tensor(lengths, device=state.position.device)
         return inner.norm(x), ModelState(position, tuple(attention), slots)
+
+    def step(self, x: Tensor, span: Span, plan: Plan, checkpoint: bool) -> Step:
+        """What all layers share in one call whose new tokens are x [B, T, D]."""
+        positions = span.positions(x.device)
+
+        def rotary(places: Tensor) -> tuple[Tensor, Tensor]:
+            return self.backbone.model.rotary_emb(x, places)
+
+        reaches = families.effective(plan, self.backbone.config).layers
+        return Step(plan, reaches, span, positions, rotary, rotary(positions), checkpoint)
 
     @torch.no_grad()
     def prefill(

@@ -38,10 +38,23 @@ def make_groups(
     writers = {name: p for name, p in memory.items() if name not in readers}
     groups = [
         Group("slots (writers)", writers, memory_lr, 0.0),
-        Group("gates and maps (readers)", readers, memory_lr, 0.0),
+        *_reader_groups(readers, stage),
         Group("LoRA", dict(lora), stage.lr, stage.weight_decay),
     ]
     return [group for group in groups if group.parameters]
+
+
+def _reader_groups(readers: dict[str, nn.Parameter], stage: StageSettings) -> list[Group]:
+    """Gates and maps apart where the stage gives them a learning rate of their own; the rest goes with the slots."""
+    own = (("gates", ".gate_", stage.gate_lr_multiplier), ("read maps", ".map.", stage.map_lr_multiplier))
+    groups, rest = [], dict(readers)
+    for label, part, multiplier in own:
+        if multiplier is not None:
+            chosen = {name: p for name, p in rest.items() if part in name}
+            rest = {name: p for name, p in rest.items() if name not in chosen}
+            groups.append(Group(label, chosen, stage.lr * multiplier, 0.0))
+    label = "readers" if groups else "gates and maps (readers)"
+    return [Group(label, rest, stage.lr * stage.memory_lr_multiplier, 0.0), *groups]
 
 
 def freeze_all_but(model: nn.Module, groups: list[Group], stage: str) -> None:

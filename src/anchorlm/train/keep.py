@@ -11,7 +11,7 @@ from torch import Tensor
 from ..memory.kept import KeptMemory
 from ..ops.kept import far_attention
 from ..ops.window import rotate
-from .losses import View
+from .losses import Needs, Pass, View
 
 FLOOR = 1e-3  # added to an attention before its logarithm: what lies below is all the same
 EMPHASIS = 20.0  # an error at a token with attention a counts 1 + EMPHASIS a times
@@ -21,7 +21,7 @@ EMPHASIS = 20.0  # an error at a token with attention a counts 1 + EMPHASIS a ti
 class Keep:
     """Squared error of each gate against log(highest far attention + FLOOR), under the teacher's own inputs.
 
-    layers: the writing layers; model: the hybrid whose gates are trained. A token that no later query of its text
+    model: the hybrid whose gates are trained. A token that no later query of its text
     finds beyond the window is not counted, nor is one that stays visible as a sink.
     """
 
@@ -29,13 +29,11 @@ class Keep:
     slots: tuple[str, ...]
     weight: float = 1.0
     name: str = "keep"
-    needs_teacher: bool = True
-    needs_student: bool = False
+    student: Pass = "none"
 
     @property
-    def layers(self) -> tuple[int, ...]:
-        """Layers whose inputs the term looks at."""
-        return tuple(self.model.plan.slots[name].write for name in self.slots)
+    def needs(self) -> Needs:
+        return Needs(inputs=tuple(self.model.plan.slots[name].write for name in self.slots))
 
     def totals(self, view: View) -> Tensor:
         """[slots] summed weights of the counted tokens."""

@@ -9,7 +9,7 @@ Shapes: B rows, T tokens, D model width, V vocabulary, N counted pairs, A layers
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -30,12 +30,33 @@ class View:
     outputs: dict[int, Tensor] = field(default_factory=dict)  # layer -> [B, T, Hq * d] student, before o_proj
     teacher: dict[int, Tensor] = field(default_factory=dict)  # the same of the teacher
     inputs: dict[int, Tensor] = field(default_factory=dict)  # layer -> [B, T, D] the teacher's normalised input
+    aim: Tensor | None = None  # [B, T, D] last hidden states of the teacher
     weights: Tensor | None = None  # [B, T] what a token counts as a target; None when all count 1
     plan: Plan | None = None  # that the student runs under; None is its own
 
     def release(self) -> None:
         """Let go of everything that was computed from the batch."""
-        self.hidden, self.outputs, self.teacher, self.inputs = None, {}, {}, {}
+        self.hidden, self.aim, self.outputs, self.teacher, self.inputs = None, None, {}, {}, {}
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a term looks at of the teacher; false when nothing."""
+
+    outputs: tuple[int, ...] = ()  # layers whose attention outputs it compares
+    inputs: tuple[int, ...] = ()  # layers whose inputs it uses
+    hidden: bool = False  # last hidden states
+
+    def __bool__(self) -> bool:
+        return bool(self.outputs or self.inputs or self.hidden)
+
+    def __or__(self, other: Needs) -> Needs:
+        outputs, inputs = ({*a, *b} for a, b in ((self.outputs, other.outputs), (self.inputs, other.inputs)))
+        return Needs(tuple(sorted(outputs)), tuple(sorted(inputs)), self.hidden or other.hidden)
+
+
+# The student's pass that a term is measured in: it reads its text; each layer is fed the teacher's hidden states; none.
+Pass = Literal["free", "fed", "none"]
 
 
 class Term(Protocol):
@@ -48,10 +69,10 @@ class Term(Protocol):
     def weight(self) -> float: ...
 
     @property
-    def needs_teacher(self) -> bool: ...
+    def needs(self) -> Needs: ...
 
     @property
-    def needs_student(self) -> bool: ...
+    def student(self) -> Pass: ...
 
     def totals(self, view: View) -> Tensor: ...
 
@@ -86,8 +107,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, rows: int, counts: Tensor | None) -> Tensor:
         needs_hidden, needs_weight = ctx.needs_input_grad[:2]
         grad_hidden = torch.empty_like(hidden) if needs_hidden else None
-        grad_weight = torch.zeros_like(weight, dtype=_wide(weight.dtype)) if needs_weight else None
-        total = hidden.new_zeros((), dtype=_wide(hidden.dtype))
+        grad_weight = torch.zeros_like(weight, dtype=wide(weight.dtype)) if needs_weight else None
+        total = hidden.new_zeros((), dtype=wide(hidden.dtype))
         for start in range(0, len(hidden), rows):
             part, wanted = hidden[start : start + rows], targets[start : start + rows]
             logits = (part @ weight.T).to(total.dtype)  # [rows, V]
@@ -124,7 +145,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         )
 
 
-def _wide(dtype: torch.dtype) -> torch.dtype:
+def wide(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
@@ -151,8 +172,8 @@ class CrossEntropy:
     head: torch.nn.Linear
     weight: float = 1.0
     name: str = "ce"
-    needs_teacher: bool = False
-    needs_student: bool = True
+    needs: Needs = Needs()
+    student: Pass = "free"
 
     def totals(self, view: View) -> Tensor:
         source, target = next_token_places(view.mask, view.starts)
@@ -175,8 +196,15 @@ class Transfer:
     layers: tuple[int, ...]
     weight: float = 1.0
     name: str = "mse"
-    needs_teacher: bool = True
-    needs_student: bool = True
+    inputs: tuple[int, ...] = ()  # layers that are fed the teacher's hidden states; none: the student runs freely
+
+    @property
+    def student(self) -> Pass:
+        return "fed" if self.inputs else "free"
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(outputs=self.layers, inputs=self.inputs)
 
     def totals(self, view: View) -> Tensor:
         """[A] squared norms of the teacher's outputs over counted tokens."""
@@ -190,7 +218,7 @@ class Transfer:
 def _energy(values: Tensor, mask: Tensor) -> Tensor:
     """Sum of squares over counted tokens. Others are replaced first: even a NaN there has no effect, nor a gradient."""
     counted = values.masked_fill(~mask.bool()[..., None], 0.0)
-    return counted.to(_wide(values.dtype)).square().sum()
+    return counted.to(wide(values.dtype)).square().sum()
 
 
 def ratio(sums: Tensor, totals: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from ..plan import ModelShape
 from ..settings import LoraSettings, Recipe
 from .groups import make_groups
 from .losses import CHUNK_ELEMENTS
-from .stages import active_stages, changed_layers
+from .stages import active_stages, changed_layers, trained_memory
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def preview(model: Any, recipe: Recipe) -> Preview:
 
 def _stage_rows(model: Any, name: str, recipe: Recipe) -> list[Row]:
     settings = getattr(recipe, name)
-    groups = make_groups(dict(model.memory_parameters()), {}, settings)
+    groups = make_groups(trained_memory(model, settings), {}, settings)
     rows = [Row(name, g.name, g.count, g.lr, "slots of the plan") for g in groups]
     if name == "stage2":
         rows.append(_lora_row(model, recipe))
@@ -75,6 +75,9 @@ def _stage_rows(model: Any, name: str, recipe: Recipe) -> list[Row]:
         raise UserError(
             f"{name} has nothing to train: no slot of the plan has weights; set {name}.steps=0 or use another plan"
         )
+    if model.memory_parameters() and not groups:
+        count = sum(p.numel() for p in model.memory_parameters().values())
+        rows.append(Row(name, "slots, gates and maps", count, None, f"{name}.train_memory is false"))
     own = {id(p) for p in model.memory_parameters().values()} | {id(p) for p in lora_parameters(model).values()}
     frozen = sum(p.numel() for p in model.parameters() if id(p) not in own)
     return [*rows, Row(name, "backbone", frozen, None, "the teacher: its weights are never changed")]
@@ -100,7 +103,10 @@ def estimate(model: Any, recipe: Recipe, trained: int) -> dict[str, int]:
     shape, size = model.shape, next(model.backbone.parameters()).element_size()
     tokens = recipe.data.length * recipe.data.batch
     weights = sum({id(p): p.numel() * p.element_size() for p in model.parameters()}.values())
+    stages = active_stages(recipe).values()
     transfer = bool(recipe.stage1.steps and recipe.stage1.w_mse)
+    fed = transfer and recipe.stage1.mse_inputs == "teacher"
+    states = shape.layers * fed + any(stage.w_kl for stage in stages)  # hidden states of the teacher that are held
     one_layer = tokens * _numbers_per_token(model, shape) * size
     between = tokens * (shape.hidden + 2 * shape.kv_heads * shape.head_dim) * size * shape.layers
     outputs = len(changed_layers(model.plan)) * tokens * shape.query_heads * shape.head_dim * size * transfer
@@ -110,7 +116,8 @@ def estimate(model: Any, recipe: Recipe, trained: int) -> dict[str, int]:
         "optimizer": 8 * trained,
         "activations": one_layer + between if recipe.checkpoint else one_layer * shape.layers,
         "states kept for the backward pass": _chunk_states(model, recipe),
-        "outputs of teacher and student": outputs * (recipe.data.accumulate + 3),
+        "outputs of teacher and student": outputs * (recipe.data.accumulate + 3)
+        + states * tokens * shape.hidden * size * recipe.data.accumulate,
         "logits of one chunk": 4 * min(CHUNK_ELEMENTS, tokens * shape.vocab),
     }
 

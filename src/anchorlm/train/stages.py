@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import or_
 from typing import Any
 
 from ..convert.adapters import add_lora, has_lora, lora_parameters
 from ..core import UserError
 from ..memory.slot import SlotWriter
 from ..plan import Plan, Reach
-from ..settings import Recipe, StageSettings
+from ..settings import Recipe, Stage1Settings, StageSettings
+from .distill import Distillation
 from .groups import Group, freeze_all_but, make_groups
 from .keep import Keep, gated_slots
-from .losses import CrossEntropy, Term, Transfer
+from .losses import CrossEntropy, Needs, Term, Transfer
 
 
 @dataclass(frozen=True)
@@ -24,9 +28,12 @@ class Stage:
     settings: StageSettings
     groups: list[Group]
     terms: tuple[Term, ...]
-    layers: tuple[int, ...]  # whose attention outputs the terms look at; empty when none does
-    inputs: tuple[int, ...]  # whose inputs in the teacher they look at
     checkpoint: bool
+
+    @property
+    def needs(self) -> Needs:
+        """What the terms together look at of the teacher."""
+        return reduce(or_, (term.needs for term in self.terms))
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -39,9 +46,10 @@ def active_stages(recipe: Recipe) -> dict[str, StageSettings]:
     active = {name: stage for name, stage in stages.items() if stage.steps}
     if not active:
         raise UserError("recipe has no step to train: stage1.steps and stage2.steps are both 0")
-    first = recipe.stage1
-    if first.steps and not (first.w_mse or first.w_ce or first.w_keep):
-        raise UserError("recipe stage1.w_mse, stage1.w_ce and stage1.w_keep are all 0: nothing to minimise")
+    for name, stage in active.items():
+        weights = [key for key in type(stage).model_fields if key.startswith("w_")]
+        if not any(getattr(stage, key) for key in weights):
+            raise UserError(f"recipe {', '.join(f'{name}.{key}' for key in weights)} are all 0: nothing to minimise")
     return active
 
 
@@ -64,24 +72,45 @@ def enter_stage(model: Any, name: str, recipe: Recipe) -> Stage:
         lora = recipe.stage2.lora
         add_lora(model, rank=lora.rank, alpha=lora.alpha, targets=lora.targets)
     adapters = lora_parameters(model) if name == "stage2" else {}
-    groups = make_groups(dict(model.memory_parameters()), adapters, settings)
+    groups = make_groups(trained_memory(model, settings), adapters, settings)
     freeze_all_but(model, groups, name)
     cut_back_propagation(model, recipe.detach)
-    terms = _terms(model, name, recipe)
-    layers = changed_layers(model.plan) if any(isinstance(term, Transfer) for term in terms) else ()
-    inputs = tuple(layer for term in terms if isinstance(term, Keep) for layer in term.layers)
-    return Stage(name, settings, groups, terms, layers, inputs, recipe.checkpoint)
+    return Stage(name, settings, groups, _terms(settings, model, name), recipe.checkpoint)
 
 
-def _terms(model: Any, name: str, recipe: Recipe) -> tuple[Term, ...]:
-    settings = recipe.stage1 if name == "stage1" else recipe.stage2
-    head, gates = model.get_output_embeddings(), gated_slots(model)
-    terms: list[Term] = [Keep(model, gates, settings.w_keep)] if gates else []
-    if name == "stage1":
-        terms += [Transfer(changed_layers(model.plan), recipe.stage1.w_mse), CrossEntropy(head, recipe.stage1.w_ce)]
-    else:
-        terms += [CrossEntropy(head)]
-    chosen = tuple(term for term in terms if term.weight)
+def trained_memory(model: Any, settings: StageSettings) -> dict[str, Any]:
+    """The memory's parameters, or none where the stage leaves them alone."""
+    return dict(model.memory_parameters()) if getattr(settings, "train_memory", True) else {}
+
+
+def _keep(settings: StageSettings, model: Any) -> Term | None:
+    gates = gated_slots(model)
+    return Keep(model, gates, settings.w_keep) if gates else None
+
+
+def _transfer(settings: StageSettings, model: Any) -> Term | None:
+    if not isinstance(settings, Stage1Settings):
+        return None
+    layers, writers = changed_layers(model.plan), {slot.write for slot in model.plan.slots.values()}
+    fed = tuple(sorted({*layers, *writers})) if settings.mse_inputs == "teacher" else ()
+    return Transfer(layers, settings.w_mse, inputs=fed)
+
+
+def _cross_entropy(settings: StageSettings, model: Any) -> Term | None:
+    return CrossEntropy(model.get_output_embeddings(), settings.w_ce)
+
+
+def _distillation(settings: StageSettings, model: Any) -> Term | None:
+    return Distillation(model.get_output_embeddings(), settings.w_kl, settings.temperature)
+
+
+# A new loss is one line here: from the stage's settings and the model to a term, or None where it has no meaning.
+BUILDERS: tuple[Callable[[Any, Any], Term | None], ...] = (_keep, _transfer, _cross_entropy, _distillation)
+
+
+def _terms(settings: StageSettings, model: Any, name: str) -> tuple[Term, ...]:
+    terms = [build(settings, model) for build in BUILDERS]
+    chosen = tuple(term for term in terms if term is not None and term.weight)
     if not chosen:
         raise UserError(f"recipe {name} has w_keep alone, and no slot of the plan has a gate: nothing to minimise")
     return chosen

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from ..convert.adapters import lora_disabled
+from ..hf.fed import fed_outputs
 from ..hf.model import Captures
 from ..plan import Plan
-from .losses import Term, View, ratio
+from .losses import Needs, Pass, Term, View, ratio
 from .stages import Stage
 
 Check = Callable[[dict[str, Tensor], View], None]
@@ -34,11 +35,13 @@ def backward(model: Any, views: Sequence[View], stage: Stage, check: Check) -> d
     totals = _totals(model, views, stage)
     losses = dict.fromkeys(totals, 0.0)
     for view in views:
-        parts = _student(model, view, stage, totals)
-        check(parts, view)
-        sum(term.weight * parts[term.name] for term in stage.terms).backward()
-        for name, part in parts.items():
-            losses[name] += float(part.detach())
+        for student, terms in _passes(stage.terms):
+            _study(model, view, student, terms, view.plan or model.plan, stage.checkpoint)
+            parts = {term.name: ratio(term.sums(view), totals[term.name]) for term in terms}
+            check(parts, view)
+            sum(term.weight * parts[term.name] for term in terms).backward()
+            for name, part in parts.items():
+                losses[name] += float(part.detach())
         view.release()
     return losses
 
@@ -48,7 +51,7 @@ def evaluate(model: Any, views: Sequence[View], stage: Stage) -> dict[str, float
     """The stage's losses over the views, and `ce_without_slots`: what is lost when nothing is read from memory."""
     figures = _means(model, views, stage, stage.terms, model.plan)
     if model.plan.slots:
-        terms = tuple(term for term in stage.terms if not term.needs_teacher)
+        terms = tuple(term for term in stage.terms if not term.needs)
         silent = _means(model, views, stage, terms, model.plan.without_slots())
         figures |= {f"{name}_without_slots": value for name, value in silent.items()}
     return figures
@@ -57,54 +60,63 @@ def evaluate(model: Any, views: Sequence[View], stage: Stage) -> dict[str, float
 def _means(model: Any, views: Sequence[View], stage: Stage, terms: Sequence[Term], plan: Plan) -> dict[str, float]:
     parts: dict[str, list[tuple[Tensor, Tensor]]] = {term.name: [] for term in terms}
     for view in views:
-        if any(term.needs_teacher for term in terms):
-            _teach(model, view, stage)
-        if any(term.needs_student for term in terms):
-            _study(model, view, stage, plan)
-        for term in terms:
-            parts[term.name].append((term.sums(view), term.totals(view)))
+        if any(term.needs for term in terms):
+            _teach(model, view, stage.needs)
+        for student, group in _passes(terms):
+            _study(model, view, student, group, plan, stage.checkpoint)
+            for term in group:
+                parts[term.name].append((term.sums(view), term.totals(view)))
         view.release()
     return {
         name: float(ratio(*(torch.stack(each).sum(0) for each in zip(*p, strict=True)))) for name, p in parts.items()
     }
 
 
+def _passes(terms: Sequence[Term]) -> list[tuple[Pass, list[Term]]]:
+    """The terms by the student's pass that they are measured in; what needs no pass goes with another one's terms."""
+    kinds = sorted({term.student for term in terms} - {"none"}) or ["none"]
+    groups: dict[Pass, list[Term]] = {kind: [] for kind in kinds}
+    for term in terms:
+        groups[kinds[0] if term.student == "none" else term.student].append(term)
+    return list(groups.items())
+
+
 def _totals(model: Any, views: Sequence[View], stage: Stage) -> dict[str, Tensor]:
     for view in views:
-        if any(term.needs_teacher for term in stage.terms):
-            _teach(model, view, stage)
+        if stage.needs:
+            _teach(model, view, stage.needs)
     return {term.name: torch.stack([term.totals(view) for view in views]).sum(0) for term in stage.terms}
 
 
 @torch.no_grad()
-def _teach(model: Any, view: View, stage: Stage) -> None:
+def _teach(model: Any, view: View, needs: Needs) -> None:
     captures = Captures()
     with lora_disabled(model):
-        model.hidden(
+        hidden = model.hidden(
             view.input_ids,
             attention_mask=view.mask,
             document_starts=view.starts,
             plan=model.plan.teacher(),
             captures=captures,
         )
-    view.teacher = {layer: captures.outputs[layer] for layer in stage.layers}
-    view.inputs = {layer: captures.inputs[layer] for layer in stage.inputs}
+    view.teacher = {layer: captures.outputs[layer] for layer in needs.outputs}
+    view.inputs = {layer: captures.inputs[layer] for layer in needs.inputs}
+    view.aim = hidden if needs.hidden else None
 
 
-def _student(model: Any, view: View, stage: Stage, totals: dict[str, Tensor]) -> dict[str, Tensor]:
-    if any(term.needs_student for term in stage.terms):
-        _study(model, view, stage, view.plan or model.plan)
-    return {term.name: ratio(term.sums(view), totals[term.name]) for term in stage.terms}
-
-
-def _study(model: Any, view: View, stage: Stage, plan: Plan) -> None:
-    captures = Captures() if stage.layers else None
-    view.hidden = model.hidden(
-        view.input_ids,
-        attention_mask=view.mask,
-        document_starts=view.starts,
-        plan=plan,
-        captures=captures,
-        checkpoint=stage.checkpoint,
-    )
-    view.outputs = captures.outputs if captures else {}
+def _study(model: Any, view: View, student: Pass, terms: Sequence[Term], plan: Plan, checkpoint: bool) -> None:
+    """Run the student as the terms need it."""
+    view.hidden, view.outputs = None, {}
+    if student == "fed":
+        view.outputs = fed_outputs(model, view.inputs, view.mask, view.starts, plan, checkpoint)
+    elif student == "free":
+        captures = Captures() if any(term.needs.outputs for term in terms) else None
+        view.hidden = model.hidden(
+            view.input_ids,
+            attention_mask=view.mask,
+            document_starts=view.starts,
+            plan=plan,
+            captures=captures,
+            checkpoint=checkpoint,
+        )
+        view.outputs = captures.outputs if captures else {}
