@@ -74,7 +74,7 @@ def _means(model: Any, views: Sequence[View], stage: Stage, terms: Sequence[Term
 
 def _passes(terms: Sequence[Term]) -> list[tuple[Pass, list[Term]]]:
     """The terms by the student's pass that they are measured in; what needs no pass goes with another one's terms."""
-    kinds = sorted({term.student for term in terms} - {"none"}) or ["none"]
+    kinds: list[Pass] = sorted({term.student for term in terms} - {"none"}) or ["none"]
     groups: dict[Pass, list[Term]] = {kind: [] for kind in kinds}
     for term in terms:
         groups[kinds[0] if term.student == "none" else term.student].append(term)
