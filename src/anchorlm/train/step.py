@@ -15,6 +15,7 @@ from ..plan import Plan
 from .losses import Needs, Pass, Term, View, ratio
 from .stages import Stage
 
+PASSES: tuple[Pass, ...] = ("free", "fed")
 Check = Callable[[dict[str, Tensor], View], None]
 
 
@@ -74,7 +75,8 @@ def _means(model: Any, views: Sequence[View], stage: Stage, terms: Sequence[Term
 
 def _passes(terms: Sequence[Term]) -> list[tuple[Pass, list[Term]]]:
     """The terms by the student's pass that they are measured in; what needs no pass goes with another one's terms."""
-    kinds: list[Pass] = sorted({term.student for term in terms} - {"none"}) or ["none"]
+    used = {term.student for term in terms}
+    kinds: list[Pass] = [kind for kind in PASSES if kind in used] or ["none"]
     groups: dict[Pass, list[Term]] = {kind: [] for kind in kinds}
     for term in terms:
         groups[kinds[0] if term.student == "none" else term.student].append(term)
