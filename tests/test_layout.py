@@ -11,7 +11,8 @@ ROOT = Path(__file__).resolve().parent.parent / "src" / "anchorlm"
 ORDER = [
     ["cli"],
     ["quickstart", "results"],
-    ["report", "bench", "eval", "train", "generate", "analyze"],
+    ["analyze"],
+    ["report", "bench", "eval", "train", "generate"],
     ["doctor", "reading"],
     ["data"],
     ["convert"],

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from .analyze.place import place as place
     from .convert.attach import convert as convert
     from .convert.bases import load_base as load_base
     from .convert.load import load as load
@@ -47,6 +48,7 @@ _HOME = {
     "load_plan": ".presets",
     "load_recipe": ".settings",
     "merge": ".convert.merge",
+    "place": ".analyze.place",
     "save": ".convert.save",
 }
 _CALLED = {"convert": ".convert.attach", "train": ".train.run"}

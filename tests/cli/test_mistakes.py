@@ -7,6 +7,7 @@ import pytest
 
 from anchorlm.core import UserError
 
+PLACE = ["--data", "{tmp}/text.txt", "--window", "8", "--context", "40", "--budget", "30KB", "--no-needles"]
 TINY = ["--set", "window=8", "--set", "chunk=8"]
 
 MISTAKES = [
@@ -79,6 +80,18 @@ MISTAKES = [
     (("train", "{folder}", "--set", "stage1.lr=.inf", "--data", "x", "-o", "{tmp}/o"), "stage1.lr"),
     (("train", "{folder}", "--set", "stage2.lora.targets=[]", "--data", "x", "-o", "{tmp}/o"), "targets"),
     (("eval", "{folder}", "--data", "{tmp}/none.txt"), "none.txt"),
+    (("place", "{base}", "-o", "{tmp}/p.yaml"), "--data"),
+    (("place", "{base}", *PLACE, "-o", "{tmp}/p.txt"), "must end in .yaml"),
+    (("place", "{base}", *PLACE, "--report", "{tmp}"), "is a folder"),
+    (("place", "{base}", *PLACE, "--keep", "slot"), "did you mean 'slots'?"),
+    (("place", "{base}", *PLACE, "--rule", "swiglu"), "'swiglu'"),
+    (("place", "{base}", *PLACE, "--budget", "two"), "budget 'two' is not a size"),
+    (("place", "{base}", *PLACE, "--budget", "2KB"), "the smallest state, full in one layer, takes 2,560"),
+    (("place", "{base}", *PLACE, "--layers", "40"), "the model has layers 0 to 3"),
+    (("place", "{base}", *PLACE, "--window", "40"), "below the context, 40 tokens"),
+    (("place", "{base}", *PLACE, "--context", "60"), "context 60 needs 120, as 2 pieces of 60"),
+    (("place", "{base}", "--data", "{tmp}/none.txt", *PLACE[2:]), "none.txt"),
+    (("place", "{folder}", *PLACE), "converted model already"),
 ]
 
 

@@ -1,4 +1,4 @@
-"""What learned memories have in common, as numbers."""
+"""Which layers need memory, and what learned memories have in common, as numbers."""
 
 from .similarity import debiased_cka, mean_cosine
 

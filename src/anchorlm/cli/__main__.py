@@ -16,7 +16,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from . import convert, doctor, evaluate, generate, info, merge, quickstart, results, train
+from . import convert, doctor, evaluate, generate, info, merge, place, quickstart, results, train
 from .options import SeveralValues
 
 QUIET = {"TRANSFORMERS_VERBOSITY": "error", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_DISABLE_TELEMETRY": "1"}
@@ -47,6 +47,7 @@ app = typer.Typer(
 app.command("doctor")(doctor.doctor)
 app.command("convert", cls=SeveralValues)(convert.convert)
 app.command("info", cls=SeveralValues)(info.info)
+app.command("place", cls=SeveralValues)(place.place)
 app.command("train", cls=SeveralValues)(train.train)
 app.command("eval", cls=SeveralValues)(evaluate.evaluate)
 app.command("generate", cls=SeveralValues)(generate.generate)

@@ -72,14 +72,21 @@ def sizes(parts: Mapping[str, int]) -> list[dict[str, Any]]:
     return [*rows, {"part": "total, whatever the length", "bytes": fixed}]
 
 
+def clock(seconds: float) -> str:
+    """`2:05`, or `1:02:05` from an hour on."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
 class Progress:
     """`reading: 4,096 of 8,192 tokens, 1,021 tokens/s`
 
-    Rewritten in place on a terminal, a line now and then in a pipe.
+    Rewritten in place on a terminal, a line now and then in a pipe. left: also say how long the rest will take.
     """
 
-    def __init__(self, what: str, unit: str = "tokens", every: float = 5.0) -> None:
-        self.what, self.unit, self.every = what, unit, every
+    def __init__(self, what: str, unit: str = "tokens", every: float = 5.0, left: bool = False) -> None:
+        self.what, self.unit, self.every, self.left = what, unit, every, left
         self.live = sys.stderr.isatty()
         self.started = self.last = time.monotonic()
         self.shown = False
@@ -95,6 +102,8 @@ class Progress:
         text = f"{self.what}: {done:,} of {total:,} {self.unit}"
         if self.unit == "tokens":
             text += f", {done / max(now - self.started, 1e-9):,.0f} tokens/s"
+        if self.left and done:
+            text += f", {clock((now - self.started) * (total - done) / done)} left"
         if self.live:
             print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
             self.shown = True

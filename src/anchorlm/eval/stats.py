@@ -11,12 +11,23 @@ DRAWS = 1000
 
 def bootstrap_ratio(sums: np.ndarray, counts: np.ndarray, seed: int = 0) -> list[float] | None:
     """95 % interval of sum(sums) / sum(counts) when documents (not tokens) are drawn anew; None for one document."""
-    kept = counts > 0
+    drawn = bootstrap_draws(sums, counts, seed)
+    return None if drawn is None else middle(drawn)
+
+
+def bootstrap_draws(sums: np.ndarray, counts: np.ndarray, seed: int = 0) -> np.ndarray | None:
+    """The ratio [DRAWS] in as many redrawn sets of documents; documents that count nothing are left out."""
+    kept = np.asarray(counts) > 0
     sums, counts = np.asarray(sums, float)[kept], np.asarray(counts, float)[kept]
     if len(sums) < 2:
         return None
     drawn = np.random.default_rng([seed, 95]).integers(len(sums), size=(DRAWS, len(sums)))
-    low, high = np.quantile(sums[drawn].sum(1) / counts[drawn].sum(1), [0.025, 0.975])
+    return sums[drawn].sum(1) / counts[drawn].sum(1)
+
+
+def middle(drawn: np.ndarray) -> list[float]:
+    """The middle 95 % of the draws."""
+    low, high = np.quantile(drawn, [0.025, 0.975])
     return [float(low), float(high)]
 
 

@@ -18,8 +18,8 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from ..core import UserError
 from ..memory.base import Memory, StepSize
 from ..memory.kept import Gate
-from ..memory.slot import Features, ShortConv, SlotWriter, Trace
-from ..nn.attention import HybridAttention, LayerCall, Step
+from ..memory.slot import Features, ShortConv, SlotWriter
+from ..nn.attention import HybridAttention, Step
 from ..nn.reader import SlotReader
 from ..nn.readmap import LearnedMap
 from ..ops.rows import Span, arrange
@@ -38,6 +38,7 @@ from .inputs import (
     known_options,
     last_columns,
 )
+from .layers import run_layer
 
 OWN_MODULES = (Memory, StepSize, Gate, Features, ShortConv, SlotWriter, SlotReader, LearnedMap)
 BLOCK = 1024  # tokens that run through all layers at a time when no gradient is needed
@@ -263,9 +264,9 @@ class AnchorForCausalLM(PreTrainedModel, GenerationMixin):
         attention, slots, traces = [], dict(state.slots), {}
         for index, layer in enumerate(inner.layers):
             if checkpoint and torch.is_grad_enabled():
-                x, call = recompute(_layer, layer, x, step, index, state, traces, use_reentrant=False)
+                x, call = recompute(run_layer, layer, x, step, index, state, traces, use_reentrant=False)
             else:
-                x, call = _layer(layer, x, step, index, state, traces)
+                x, call = run_layer(layer, x, step, index, state, traces)
             attention.append(call.new_attention)
             slots |= call.new_slots
             traces |= call.new_traces
@@ -318,14 +319,6 @@ class AnchorForCausalLM(PreTrainedModel, GenerationMixin):
             )
         if given is None and generation_config.use_cache is not False:
             model_kwargs["cache"] = self.new_cache()
-
-
-def _layer(
-    layer: nn.Module, x: Tensor, step: Step, index: int, state: ModelState, traces: dict[str, Trace]
-) -> tuple[Tensor, LayerCall]:
-    """One decoder layer on values; a second run of it, for recomputation, changes nothing outside."""
-    call = LayerCall(step, index, state.attention[index], state.slots, dict(traces))
-    return layer(x, call=call), call
 
 
 def next_token_loss(logits: Tensor, labels: Tensor) -> Tensor:

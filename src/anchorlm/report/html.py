@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from markupsafe import Markup
 
 from anchorlm.core import UserError, atomic_file
-from anchorlm.report import plots
+from anchorlm.report import placing, plots
 
-SECTIONS = ("plan", "eval", "reading", "bench", "text", "questions", "limits", "commands")
+SECTIONS = ("plan", "eval", "reading", "bench", "text", "questions", "place", "limits", "commands")
 
 
 def write_report(run_dirs: str | Path | Iterable[str | Path], out_html: str | Path, title: str = "anchorlm") -> Path:
@@ -26,11 +26,15 @@ def write_report(run_dirs: str | Path | Iterable[str | Path], out_html: str | Pa
     found = collect(run_dirs)
     if not any(found.values()):
         raise UserError(f"report: no result file in {_names(run_dirs)}; run eval or quickstart with -o first")
-    page = render(found, title)
-    out = Path(out_html)
-    with atomic_file(out) as file:
+    return write_page(found, out_html, title)
+
+
+def write_page(found: Mapping[str, list[dict[str, Any]]], out_html: str | Path, title: str) -> Path:
+    """Write the page of results by kind; kinds that are not there are left out."""
+    page = render({kind: [] for kind in SECTIONS} | dict(found), title)
+    with atomic_file(out_html) as file:
         file.write(page)
-    return out
+    return Path(out_html)
 
 
 def collect(run_dirs: str | Path | Iterable[str | Path]) -> dict[str, list[dict[str, Any]]]:
@@ -81,6 +85,7 @@ def render(found: dict[str, list[dict[str, Any]]], title: str) -> str:
         "bytes": human_bytes,
         "figure": _figure,
         "span": _span,
+        "share": _share,
     }
     return environment.get_template("page.html").render(
         title=title,
@@ -92,6 +97,7 @@ def render(found: dict[str, list[dict[str, Any]]], title: str) -> str:
         benches=[(r, _bench_figures(r)) for r in found["bench"]],
         texts=found["text"],
         questions=[row for r in found["questions"] for row in r["rows"]],
+        placements=[(r, _placing_figures(r)) for r in found["place"]],
         limits=[line for r in found["limits"] for line in r["lines"]],
         commands=[line for r in found["commands"] for line in r["lines"]],
         environments=_environments(found),
@@ -123,10 +129,18 @@ def _bench_figures(bench: dict[str, Any]) -> list[tuple[str, Markup]]:
     return [(caption, _draw(plot, bench)) for caption, plot in chosen]
 
 
+def _placing_figures(result: dict[str, Any]) -> list[tuple[str, Markup]]:
+    drawn = [
+        ("Rise of the loss when one layer sees only the window, by distance to the earlier use", placing.heat_map),
+        ("Bytes beside the windows against loss", placing.curve),
+    ]
+    return [(caption, _draw(plot, result)) for caption, plot in drawn]
+
+
 def _environments(found: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
     """Each distinct environment once, its time left out; one that only says less than another is left out too."""
     seen: dict[str, dict[str, Any]] = {}
-    for kind in ("eval", "bench", "reading"):
+    for kind in ("eval", "bench", "reading", "place"):
         for result in found[kind]:
             facts = {k: v for k, v in (result.get("environment") or {}).items() if k != "time" and v is not None}
             if facts:
@@ -156,3 +170,11 @@ def _figure(value: float | None, digits: int = 2) -> str:
 
 def _span(interval: list[float] | None, digits: int = 2) -> str:
     return "-" if interval is None else f"{interval[0]:,.{digits}f} to {interval[1]:,.{digits}f}"
+
+
+def _share(estimate: dict[str, Any] | None) -> str:
+    """`8.1 % (5.0 to 11.2)` of an estimate with an interval."""
+    if estimate is None:
+        return "-"
+    ends = estimate["interval"]
+    return f"{100 * estimate['value']:.1f} %" + (f" ({100 * ends[0]:.1f} to {100 * ends[1]:.1f})" if ends else "")

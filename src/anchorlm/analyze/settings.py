@@ -1,0 +1,77 @@
+"""What a placement may be asked for, checked before any weight is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from anchorlm.core import UserError, suggest
+from anchorlm.plan import ModelShape, Reach, layer_range
+
+from .budget import FULL, Need, parse_size
+
+LEAST = {"window": 1, "sinks": 0, "context": 2, "documents": 2, "kept": 1, "steps": 0, "seed": 0}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All that changes the figures, beside model and data. Lengths in tokens.
+
+    budget: bytes that the memory may add to a window in every layer, as a number or such as "2MB".
+    context: length of a document, and tokens that a layer with full attention must hold.
+    documents: pieces of text, and needle prompts, at most. layers: those to try, such as "7,18-20"; all by default.
+    steps: layers given back by the greedy search; by default as many as the budget holds, at least 6.
+    """
+
+    budget: int | str
+    window: int = 128
+    sinks: int = 4
+    context: int = 1024
+    documents: int = 4
+    keep: str = FULL
+    rule: str = "swiglu-ttt"
+    kept: int = 128
+    layers: str | None = None
+    steps: int | None = None
+    needles: bool = True
+    heads: bool = False
+    oracle: bool = False
+    seed: int = 0
+
+    @classmethod
+    def of(cls, **values: Any) -> Settings:
+        """Settings from keywords; an unknown one is an error that names a near one."""
+        known = [field.name for field in fields(cls)]
+        for name in values:
+            if name not in known:
+                raise UserError(f"place option {name!r} is unknown; {suggest(name, known)}")
+        return cls(**values)
+
+    def check(self, shape: ModelShape) -> Need:
+        """What the plan is for. Raises UserError for any value out of range."""
+        for name, least in LEAST.items():
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
+                raise UserError(f"{name} is {value!r}; it must be a whole number of at least {least}")
+        if self.window + self.sinks >= self.context:
+            held = f"window is {self.window} and sinks are {self.sinks}"
+            raise UserError(f"{held}; together they must be below the context, {self.context} tokens")
+        if self.context > shape.max_positions:
+            raise UserError(f"context is {self.context}; the model knows positions up to {shape.max_positions:,}")
+        self.candidates(shape.layers)
+        reach = Reach("window", self.window, self.sinks)
+        size = parse_size(self.budget)
+        return Need(shape, reach, self.context, size, self.keep, self.rule, self.kept).check()
+
+    def candidates(self, depth: int) -> list[int]:
+        """The layers to try, in order."""
+        if self.layers is None:
+            return list(range(depth))
+        named = {layer for part in self.layers.split(",") for layer in layer_range(part, depth, "--layers")}
+        return sorted(named)
+
+    def search(self, need: Need) -> int:
+        """Steps of the greedy search."""
+        if self.steps is not None:
+            return self.steps
+        return max(6, need.budget // need.size(FULL)) if FULL in need.kinds else 6

@@ -1,0 +1,103 @@
+"""The stages of a placement in order: scan, together, heads, greedy search, oracle, choice, controls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from anchorlm.core import UserError
+from anchorlm.plan import Plan, Reach
+
+from . import scan
+from .bench import Trial
+from .budget import Choice, Need, choose
+from .greedy import Step, greedy
+from .scan import FLOOR, Lab, Outcome
+from .settings import Settings
+from .tally import Goal, Rows, above
+
+Outcomes = dict[str, Outcome]
+
+
+@dataclass
+class Run:
+    """What the stages have measured so far; teacher and windowed are the two ends that all else lies between."""
+
+    lab: Lab
+    settings: Settings
+    need: Need
+    goal: Goal
+    scanned: Outcomes
+    joint: Outcomes = field(default_factory=dict)
+    heads: Outcomes = field(default_factory=dict)
+    steps: list[Step] = field(default_factory=list)
+    kept: Outcomes = field(default_factory=dict)
+    controls: Outcomes = field(default_factory=dict)
+
+    @property
+    def teacher(self) -> Rows:
+        return self.scanned["teacher"].rows
+
+    @property
+    def windowed(self) -> Rows:
+        return self.scanned["window"].rows
+
+    def ranked(self) -> list[tuple[int, dict[str, Any]]]:
+        """(layer, share of the window's whole cost that the window in this layer alone costs), the highest first."""
+        singles = [outcome for outcome in self.scanned.values() if outcome.trial.stage == "layer"]
+        shares = [(outcome.trial.first, self.goal.change(outcome.rows, self.teacher)) for outcome in singles]
+        return sorted(shares, key=lambda pair: -pair[1]["value"])
+
+    def anchors(self) -> list[int]:
+        """Layers that clearly matter, the most needed first."""
+        return [layer for layer, share in self.ranked() if above(share, FLOOR)]
+
+    def helped(self) -> list[int]:
+        """Layers where the oracle's tokens clearly lower the loss, the best first."""
+        gains = [(o.trial.first, self.goal.change(o.rows, self.windowed)) for o in self.kept.values()]
+        clear = [(layer, gain["value"]) for layer, gain in gains if gain["interval"] and gain["interval"][1] < 0]
+        return [layer for layer, _ in sorted(clear, key=lambda pair: pair[1])]
+
+
+def measure(lab: Lab, settings: Settings, need: Need) -> tuple[Run, Choice]:
+    """Every stage. Raises UserError when the window in every layer costs nothing on this data."""
+    candidates = settings.candidates(lab.bench.depth)
+    run = _scanned(lab, settings, need, candidates)
+    anchors = run.anchors()
+    if anchors:
+        run.joint = scan.together(lab, [layer for layer, _ in run.ranked()], anchors)
+    if settings.heads and anchors:
+        run.heads = scan.heads(lab, anchors)
+    run.steps = greedy(lab, candidates, anchors, settings.search(need), run.goal, run.windowed)
+    if settings.oracle or "oracle" in need.sources:
+        run.kept = scan.oracle(lab, candidates, settings.kept, run.goal, run.windowed)
+    rankings = {"window": anchors, "greedy": [step.layer for step in run.steps], "oracle": run.helped()}
+    choice = choose(need, rankings)
+    run.controls = _controls(run, choice)
+    return run, choice
+
+
+def _scanned(lab: Lab, settings: Settings, need: Need, candidates: Sequence[int]) -> Run:
+    scanned = scan.layers(lab, candidates, settings.seed)
+    goal = Goal.of(scanned["teacher"].rows, scanned["window"].rows, settings.seed)
+    if goal is None:
+        raise UserError("the window in every layer costs no loss on this data: no layer needs memory, plan swa will do")
+    return Run(lab, settings, need, goal, scanned)
+
+
+def _controls(run: Run, choice: Choice) -> Outcomes:
+    """What the plan's bytes would give as a wider window, and the oracle's tokens in all layers of its slots."""
+    bench, trials = run.lab.bench, wider(run, choice.size)
+    if slots := choice.layers.get("kept"):
+        trials.append(Trial("oracle", tuple(sorted(slots)), bench.windowed, min(slots), kept=run.settings.kept))
+    return run.lab.race(bench.windowed, trials) if trials else {}
+
+
+def wider(run: Run, size: int) -> list[Trial]:
+    """The honest control: as many bytes spent on more window in every layer; none when that exceeds the context."""
+    bench, need = run.lab.bench, run.need
+    more = (need.window.window or 0) + size // (need.token * bench.depth)
+    if more == need.window.window or more >= run.settings.context:
+        return []
+    return [Trial("wider", (), Plan((Reach("window", more, need.window.sinks),) * bench.depth), 0)]

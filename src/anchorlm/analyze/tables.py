@@ -1,0 +1,85 @@
+"""A placement's figures as rows of text, for a terminal and for the documentation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Row = dict[str, Any]
+
+
+def layer_rows(result: Row, count: int | None = 12) -> list[Row]:
+    """The `count` most needed layers: share of the window's whole cost, and the change of loss by group."""
+    names = ["all", "beyond", "needle"]
+    return [
+        {
+            "layer": row["layer"],
+            "share": percent(row["share"]),
+            **{name: signed(row["change"].get(name)) for name in names if name in result["teacher"]},
+            "needles found": found(row["change"].get("exact"), result["teacher"].get("exact")),
+            "matters": row["matters"],
+            "probes": probes(row),
+        }
+        for row in result["layers"][:count]
+    ]
+
+
+def curve_rows(result: Row) -> list[Row]:
+    """Each plan that was measured: its bytes, its layers, its loss."""
+    return [
+        {
+            "plan": point["series"],
+            "layers": "all" if point["series"] == "teacher" else ", ".join(map(str, point["layers"])) or "-",
+            "bytes": point["bytes"],
+            "loss": plain(point["loss"]["all"]),
+            "beyond": plain(point["loss"]["beyond"]),
+            "needle": plain(point["loss"]["needle"]),
+            "needles found": hits(point["loss"]["exact"]),
+        }
+        for point in result["pareto"]
+    ]
+
+
+def probes(row: Row) -> str:
+    """How many probes were measured, and whether the answer was clear before the rest."""
+    return f"{row['probes']}{' (clear)' if row['ended_early'] else ''}"
+
+
+def percent(estimate: Row | None) -> str:
+    """`8.1 % (5.0 to 11.2)`."""
+    if estimate is None:
+        return "-"
+    ends = estimate["interval"]
+    return f"{100 * estimate['value']:.1f} %" + (f" ({100 * ends[0]:.1f} to {100 * ends[1]:.1f})" if ends else "")
+
+
+def signed(estimate: Row | None) -> str:
+    """`+0.032 (+0.020 to +0.041)`."""
+    if estimate is None:
+        return "-"
+    ends = estimate["interval"]
+    return f"{estimate['value']:+.3f}" + (f" ({ends[0]:+.3f} to {ends[1]:+.3f})" if ends else "")
+
+
+def plain(estimate: Row | None) -> str:
+    if estimate is None:
+        return "-"
+    ends = estimate["interval"]
+    return f"{estimate['value']:.3f}" + (f" ({ends[0]:.3f} to {ends[1]:.3f})" if ends else "")
+
+
+def hits(estimate: Row | None) -> str:
+    """`5 of 6`."""
+    return "-" if estimate is None else f"{round(estimate['value'] * estimate['targets'])} of {estimate['targets']}"
+
+
+def found(change: Row | None, teacher: Row | None) -> str:
+    """How many needles more or fewer are found than by the teacher on the same prompts."""
+    if change is None or teacher is None:
+        return "-"
+    return f"{round(change['value'] * change['targets']):+d} of {change['targets']}"
+
+
+def placed(result: Row) -> str:
+    """`full in 18, 23; swiglu-ttt in 7, 8`."""
+    kinds = {kind: ", ".join(map(str, sorted(layers))) for kind, layers in result["placed"].items() if layers}
+    return "; ".join(f"{kind} in {layers}" for kind, layers in kinds.items()) or "a window in every layer"

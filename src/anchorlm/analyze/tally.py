@@ -1,0 +1,89 @@
+"""Losses and changes of loss with intervals, and the one figure by which layers are compared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from anchorlm.eval.stats import bootstrap_draws, bootstrap_ratio, middle
+
+from .bench import Sums
+from .probes import NEEDLE, TEXT
+
+Rows = list[Sums]  # one entry a probe, in the order of the rounds
+
+
+def loss(rows: Sequence[Sums], group: str, seed: int) -> dict[str, Any] | None:
+    """Nats a token (or the share of exact answers) with its 95 % interval over documents; None without targets."""
+    return _estimate(*_arrays(rows, group), seed)
+
+
+def change(rows: Sequence[Sums], base: Sequence[Sums], group: str, seed: int) -> dict[str, Any] | None:
+    """Rise of the loss of `rows` over `base` on the same probes, paired; rows may be fewer."""
+    sums, counts = _arrays(rows, group)
+    return _estimate(sums - _arrays(base, group)[0][: len(sums)], counts, seed)
+
+
+def by_group(rows: Sequence[Sums], base: Sequence[Sums] | None, seed: int) -> dict[str, dict[str, Any]]:
+    """Every group's loss, or its change against `base`."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    found = {n: loss(rows, n, seed) if base is None else change(rows, base, n, seed) for n in names}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _estimate(sums: np.ndarray, counts: np.ndarray, seed: int) -> dict[str, Any] | None:
+    if not counts.sum():
+        return None
+    interval = bootstrap_ratio(sums, counts, seed)
+    return {"value": float(sums.sum() / counts.sum()), "interval": interval, "targets": int(counts.sum())}
+
+
+def _arrays(rows: Sequence[Sums], group: str) -> tuple[np.ndarray, np.ndarray]:
+    pairs = np.array([row.get(group, [0.0, 0]) for row in rows], float).reshape(-1, 2)
+    return pairs[:, 0], pairs[:, 1]
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What is compared: the change of loss as a share of what the window costs in all layers, mean over the tasks.
+
+    weights: task -> 1 / (tasks x nats a token that the window costs in it); 1 is the window in every layer, 0 the
+    untouched teacher. skipped: tasks that the window does not clearly harm, so that they say nothing about memory.
+    """
+
+    weights: dict[str, float]
+    skipped: tuple[str, ...]
+    seed: int
+
+    @classmethod
+    def of(cls, teacher: Sequence[Sums], windowed: Sequence[Sums], seed: int) -> Goal | None:
+        """None when the window clearly harms neither text nor needles: then no layer needs memory."""
+        costs = {task: change(windowed, teacher, task, seed) for task in (TEXT, NEEDLE)}
+        known = {task: cost for task, cost in costs.items() if cost is not None}
+        used = {task: cost["value"] for task, cost in known.items() if (cost["interval"] or [cost["value"]])[0] > 0}
+        weights = {task: 1 / (len(used) * cost) for task, cost in used.items()}
+        return cls(weights, tuple(task for task in known if task not in used), seed) if used else None
+
+    def change(self, rows: Sequence[Sums], base: Sequence[Sums]) -> dict[str, Any]:
+        """Share with its 95 % interval, documents and needles drawn anew apart from each other."""
+        changes, drawn = 0.0, []
+        for number, (task, weight) in enumerate(self.weights.items()):
+            sums, counts = _arrays(rows, task)
+            gap = sums - _arrays(base, task)[0][: len(sums)]
+            changes += weight * float(gap.sum() / counts.sum()) if counts.sum() else 0.0
+            drawn.append((bootstrap_draws(gap, counts, self.seed + number), weight))
+        known = all(draws is not None for draws, _ in drawn)
+        total = sum(weight * draws for draws, weight in drawn if draws is not None)
+        return {"value": changes, "interval": middle(np.asarray(total)) if known else None}
+
+
+def above(estimate: dict[str, Any], level: float) -> bool:
+    """The whole interval lies above the level."""
+    return estimate["interval"] is not None and estimate["interval"][0] > level
+
+
+def below(estimate: dict[str, Any], level: float) -> bool:
+    return estimate["interval"] is not None and estimate["interval"][1] < level

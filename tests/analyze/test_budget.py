@@ -1,0 +1,95 @@
+"""Sizes, and plans that never exceed their budget whatever the ranking."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anchorlm.analyze.budget import FULL, Need, choose, parse_size
+from anchorlm.core import UserError
+from anchorlm.describe import state_bytes
+from anchorlm.plan import ModelShape, Plan, Reach
+
+SHAPE = ModelShape(layers=12, query_heads=4, kv_heads=2, head_dim=16, hidden=64, vocab=100, max_positions=4096)
+WINDOW = Reach("window", 32, 4)
+LAYERS = st.lists(st.integers(0, 11), unique=True, max_size=12)
+
+
+def need(budget, keep="full", context=256):
+    return Need(SHAPE, WINDOW, context, budget, keep)
+
+
+def added(plan, context=256):
+    """Bytes of the plan above those of a window in every layer, a full layer counted as so many tokens."""
+
+    def total(plan):
+        parts = state_bytes(plan, SHAPE)
+        return sum(size for part, size in parts.items() if "per token" not in part)
+
+    full = sum(reach.kind == "full" for reach in plan.layers)
+    layers = tuple(WINDOW for _ in plan.layers)
+    return full * context * 2 * 2 * 16 * 2 + total(Plan(layers, plan.slots)) - total(Plan(layers))
+
+
+@given(
+    ranked=LAYERS,
+    searched=LAYERS,
+    budget=st.integers(40_000, 400_000),
+    keep=st.sampled_from(("full", "slots", "mixed")),
+)
+def test_the_budget_is_never_exceeded_and_the_plan_is_sound(ranked, searched, budget, keep):
+    wanted = need(budget, keep).check()
+    choice = choose(wanted, {"window": ranked, "greedy": searched, "oracle": []})
+    assert added(choice.plan) == choice.size <= budget
+    full = [i for i, reach in enumerate(choice.plan.layers) if reach.kind == "full"]
+    assert sorted(choice.layers.get(FULL, [])) == full and set(full) <= set(searched)
+    readers = [layer for slot in choice.plan.slots.values() for layer in slot.read]
+    assert set(readers) <= set(ranked) - set(full) and len(readers) == len(set(readers))
+    assert Plan.from_dict(choice.plan.to_dict(), 12) == choice.plan.check(SHAPE)
+
+
+def test_the_best_come_first():
+    layer = need(10**6).size(FULL)
+    assert layer == 256 * 2 * 2 * 16 * 2
+    choice = choose(need(2 * layer + 1), {"greedy": [7, 3, 5]})
+    assert choice.layers == {FULL: [7, 3]} and choice.size == 2 * layer
+
+
+def test_neighbours_share_one_state():
+    size = need(10**6, "slots").size("swiglu-ttt")
+    choice = choose(need(2 * size, "slots"), {"window": [5, 9, 6, 1]})
+    assert {name: slot.read for name, slot in choice.plan.slots.items()} == {"l5": (5, 6), "l9": (9,)}
+    assert choice.size == 2 * size and choice.plan.slots["l5"].chunk == 32
+
+
+def test_mixed_gives_what_is_left_to_slots():
+    layer, slot = need(1).size(FULL), need(1, "slots").size("swiglu-ttt")
+    rankings = {"greedy": [7, 3], "window": [7, 2]}
+    assert choose(need(layer + slot, "mixed"), rankings).layers == {FULL: [7], "swiglu-ttt": [2]}
+
+
+def test_a_budget_below_one_state_says_the_smallest():
+    with pytest.raises(UserError, match=r"budget is 1,000 bytes; the smallest state, full in one layer, takes 32,768"):
+        need(1000).check()
+    with pytest.raises(UserError, match="swiglu-ttt in one layer"):
+        need(1000, "slots").check()
+
+
+@pytest.mark.parametrize(
+    "text, size",
+    [
+        ("2MB", 2_000_000),
+        ("590KB", 590_000),
+        ("1_000_000", 1_000_000),
+        ("1.5 gb", 1_500_000_000),
+        (77, 77),
+        ("4k", 4000),
+    ],
+)
+def test_sizes(text, size):
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "much", "2 TB", "-1MB", "MB", "1e6", "2MB2"])
+def test_what_is_no_size(text):
+    with pytest.raises(UserError, match="is not a size; write 2MB, 590KB or 1_000_000"):
+        parse_size(text)
