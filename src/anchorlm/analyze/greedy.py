@@ -11,8 +11,6 @@ from .bench import Bench, Trial
 from .scan import Lab, Outcome
 from .tally import Goal, Rows, above, below
 
-POOL = 8  # candidates of the later steps; more when more layers are wanted
-
 
 @dataclass(frozen=True)
 class Step:
@@ -30,34 +28,23 @@ def given_back(bench: Bench, layers: Sequence[int], new: int) -> Trial:
     return Trial("greedy", kept, bench.plan(kept, inside=Reach(), outside=bench.window), new)
 
 
-def greedy(
-    lab: Lab, candidates: Sequence[int], anchors: Sequence[int], steps: int, goal: Goal, windowed: Rows
-) -> list[Step]:
+def greedy(lab: Lab, candidates: Sequence[int], steps: int, goal: Goal, windowed: Rows) -> list[Step]:
     """At most `steps` steps; ends when no candidate's gain is clear.
 
-    The first step tries every candidate, the later ones at most POOL: the anchors, since two layers that retrieve
-    together may each be useless alone, then the best of the first step. A candidate leaves a step as soon as it is
-    clearly worse than the best.
+    A candidate leaves a step as soon as it is clearly worse than the best; the next step tries it again, since two
+    layers that retrieve together may each be useless alone.
     """
     chosen: list[int] = []
     found: list[Step] = []
-    pool, rows = list(candidates), windowed
-    while len(found) < steps and len(chosen) < len(candidates):
-        step = _step(lab, [layer for layer in pool if layer not in chosen], chosen, goal, rows)
+    rows = windowed
+    while len(found) < steps:
+        step = _step(lab, [layer for layer in candidates if layer not in chosen], chosen, goal, rows)
         if step is None:
             break
         chosen.append(step.layer)
         found.append(step)
         rows = step.outcome.rows
-        pool = _pool(found[0], anchors, max(POOL, steps), goal)
     return found
-
-
-def _pool(first: Step, anchors: Sequence[int], size: int, goal: Goal) -> list[int]:
-    """Anchors, the most needed first, then the layers that won back most alone."""
-    gains = {o.trial.first: goal.change(o.rows, first.before)["value"] for o in first.candidates.values()}
-    order = [layer for layer in anchors if layer in gains] + sorted(gains, key=lambda layer: gains[layer])
-    return sorted(list(dict.fromkeys(order))[:size])
 
 
 def _step(lab: Lab, pool: list[int], chosen: list[int], goal: Goal, before: Rows) -> Step | None:

@@ -17,6 +17,8 @@ from .scan import FLOOR, Lab, Outcome
 from .settings import Settings
 from .tally import Goal, Rows, above
 
+POOL = 8  # candidates of the search at least
+
 Outcomes = dict[str, Outcome]
 
 
@@ -53,6 +55,14 @@ class Run:
         """Layers that clearly matter, the most needed first."""
         return [layer for layer, share in self.ranked() if above(share, FLOOR)]
 
+    def open(self, least: int) -> list[int]:
+        """Layers that are not clearly useless, and at least the `least` most needed ones, in order of depth.
+
+        What the others cost all together is measured too (the trial `others` of `scan.together`).
+        """
+        ranked = [layer for layer, _ in self.ranked()]
+        return sorted({*ranked[:least], *(layer for layer in ranked if not self.scanned[f"layer {layer}"].ended)})
+
     def helped(self) -> list[int]:
         """Layers where the oracle's tokens clearly lower the loss, the best first."""
         gains = [(o.trial.first, self.goal.change(o.rows, self.windowed)) for o in self.kept.values()]
@@ -69,7 +79,8 @@ def measure(lab: Lab, settings: Settings, need: Need) -> tuple[Run, Choice]:
         run.joint = scan.together(lab, [layer for layer, _ in run.ranked()], anchors)
     if settings.heads and anchors:
         run.heads = scan.heads(lab, anchors)
-    run.steps = greedy(lab, candidates, anchors, settings.search(need), run.goal, run.windowed)
+    steps = settings.search(need)
+    run.steps = greedy(lab, run.open(max(POOL, steps)), steps, run.goal, run.windowed)
     if settings.oracle or "oracle" in need.sources:
         run.kept = scan.oracle(lab, candidates, settings.kept, run.goal, run.windowed)
     rankings = {"window": anchors, "greedy": [step.layer for step in run.steps], "oracle": run.helped()}
