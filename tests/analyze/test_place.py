@@ -140,6 +140,15 @@ def test_slots_at_the_measured_layers():
     assert any("after training" in note for note in found.result["notes"])
 
 
+def test_slots_of_exact_tokens_go_where_the_oracle_gains():
+    found = measured(keep="slots", rule="kept", kept=6, steps=0)
+    slot = found.plan.slots[f"l{PLANTED}"]
+    assert slot.rule_options.tokens == 6 and slot.read == (PLANTED,) and len(found.plan.slots) == 1
+    joint = next(point for point in found.result["pareto"] if point["series"] == "6 kept tokens (oracle)")
+    assert joint["bytes"] == found.size and joint["layers"] == [PLANTED]
+    assert joint["loss"]["all"]["value"] < found.result["window"]["all"]["value"]
+
+
 def test_a_harmless_window_is_said():
     with pytest.raises(UserError, match="no layer needs memory"):
         measured(window=LENGTH - 3)
