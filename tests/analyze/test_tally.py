@@ -59,6 +59,15 @@ def test_the_goal_is_the_mean_share_of_both_tasks():
     assert above(half, 0.2) and not above(half, 0.3) and below(half, 0.3)
 
 
+def test_tokens_beyond_the_window_are_a_task_of_their_own():
+    teacher = [{"all": [30.0 + i, 10], "beyond": [4.0, 2]} for i in range(4)]
+    window = [{"all": [s + 5, n], "beyond": [4.0 + 2, 2]} for s, n in (row["all"] for row in teacher)]
+    goal = Goal.of(teacher, window, seed=0)
+    assert goal.weights == pytest.approx({"all": 1 / (2 * 0.5), "beyond": 1 / (2 * 1.0)})
+    far = [{**row, "beyond": [5.0, 2]} for row in teacher]
+    assert goal.change(far, teacher)["value"] == pytest.approx(0.25)
+
+
 def test_a_task_that_the_window_does_not_harm_is_left_out():
     teacher = rows(0)
     goal = Goal.of(teacher, lifted(teacher, 0.5, -1.0), seed=0)

@@ -8,10 +8,10 @@ from typing import Any
 from .bench import Trial
 from .budget import FULL, KINDS, Choice
 from .greedy import Step
-from .probes import NEEDLE, TEXT, distance_bins
+from .probes import TEXT, distance_bins
 from .scan import FLOOR, Outcome
 from .stages import Run
-from .tally import Rows, by_group, loss
+from .tally import TASKS, Rows, by_group, loss
 
 Row = dict[str, Any]
 
@@ -143,7 +143,7 @@ def _control(run: Run, trial: Trial) -> tuple[str, int, list[int]]:
 
 
 def _point(run: Run, series: str, size: int, layers: list[int], rows: Rows) -> Row:
-    found = {name: loss(rows, name, run.settings.seed) for name in (TEXT, "beyond", NEEDLE, "exact")}
+    found = {name: loss(rows, name, run.settings.seed) for name in (*TASKS, "exact")}
     return {"series": series, "bytes": size, "layers": layers, "loss": found}
 
 

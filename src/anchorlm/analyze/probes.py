@@ -14,7 +14,7 @@ from anchorlm.data import TokenStore
 from anchorlm.data.needles import Needles
 from anchorlm.eval.ppl import cut
 
-TEXT, NEEDLE = "all", "needle"  # the groups that hold every target of a document and of a needle prompt
+TEXT, BEYOND, NEEDLE = "all", "beyond", "needle"  # every token; those whose word pair left the window; answers
 FEWEST = 2  # documents; an interval over one says nothing
 
 
@@ -63,7 +63,7 @@ def text_probe(ids: np.ndarray, window: int, context: int) -> Probe:
     far = reuse_distance(ids)[1:]
     groups = {TEXT: np.ones(len(far), bool), "new": far == 0}
     groups |= {name: (far > low) & (far <= high) for name, (low, high) in distance_bins(window, context).items()}
-    return Probe(ids, np.arange(1, len(ids)), groups | {"beyond": far > window})
+    return Probe(ids, np.arange(1, len(ids)), groups | {BEYOND: far > window})
 
 
 def needle_probe(needles: Needles, context: int, depth: float, rng: np.random.Generator) -> Probe:

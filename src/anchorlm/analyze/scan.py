@@ -36,7 +36,9 @@ class Lab:
     rounds: Sequence[Sequence[Probe]]
     progress: Progress | None = None
 
-    def race(self, base: Plan, trials: Sequence[Trial], decide: Decide | None = None) -> dict[str, Outcome]:
+    def race(
+        self, base: Plan, trials: Sequence[Trial], decide: Decide | None = None, what: str = ""
+    ) -> dict[str, Outcome]:
         """Measure the trials, all compared with `base`; `decide(rows by name)` names those whose answer is clear.
 
         One probe at a time, so that the hidden states of one are held and no more.
@@ -50,7 +52,7 @@ class Lab:
                 for outcome in live:
                     outcome.rows.append(self.bench.measure(outcome.trial, probe, prefix, teacher))
                     done += 1
-                    self._tell(trials, done, total)
+                    self._tell(what or trials[-1].stage, done, total)
             if decide is not None and LEAST <= number < len(self.rounds):
                 for name in decide({outcome.trial.name: outcome.rows for outcome in live}):
                     outcomes[name].ended = True
@@ -62,9 +64,9 @@ class Lab:
         full = self.bench.full
         return prefix, prefix if base == full else Prefix(self.bench.model, full, probe)
 
-    def _tell(self, trials: Sequence[Trial], done: int, total: int) -> None:
+    def _tell(self, what: str, done: int, total: int) -> None:
         if self.progress is not None:
-            self.progress(trials[-1].stage, done, total)
+            self.progress(what, done, total)
 
 
 def layers(lab: Lab, chosen: Sequence[int], seed: int) -> dict[str, Outcome]:
@@ -102,7 +104,7 @@ def together(lab: Lab, ranked: Sequence[int], anchors: Sequence[int], pairs: int
     trials += [
         restricted(bench, name, group) for name, group in (("anchors", tuple(anchors)), ("others", others)) if group
     ]
-    return lab.race(bench.full, trials)
+    return lab.race(bench.full, trials, what="together")
 
 
 def neighbours(layers: Sequence[int], near: int = 1) -> list[list[int]]:

@@ -11,8 +11,9 @@ import numpy as np
 from anchorlm.eval.stats import bootstrap_draws, bootstrap_ratio, middle
 
 from .bench import Sums
-from .probes import NEEDLE, TEXT
+from .probes import BEYOND, NEEDLE, TEXT
 
+TASKS = (TEXT, BEYOND, NEEDLE)
 Rows = list[Sums]  # one entry a probe, in the order of the rounds
 
 
@@ -50,6 +51,8 @@ def _arrays(rows: Sequence[Sums], group: str) -> tuple[np.ndarray, np.ndarray]:
 class Goal:
     """What is compared: the change of loss as a share of what the window costs in all layers, mean over the tasks.
 
+    The tasks are all tokens of the text, those whose word pair last stood beyond the window, and needles: what a
+    reader pays on average, and what memory alone can give, which is rare in running text.
     weights: task -> 1 / (tasks x nats a token that the window costs in it); 1 is the window in every layer, 0 the
     untouched teacher. skipped: tasks that the window does not clearly harm, so that they say nothing about memory.
     """
@@ -61,20 +64,20 @@ class Goal:
     @classmethod
     def of(cls, teacher: Sequence[Sums], windowed: Sequence[Sums], seed: int) -> Goal | None:
         """None when the window clearly harms neither text nor needles: then no layer needs memory."""
-        costs = {task: change(windowed, teacher, task, seed) for task in (TEXT, NEEDLE)}
+        costs = {task: change(windowed, teacher, task, seed) for task in TASKS}
         known = {task: cost for task, cost in costs.items() if cost is not None}
         used = {task: cost["value"] for task, cost in known.items() if (cost["interval"] or [cost["value"]])[0] > 0}
         weights = {task: 1 / (len(used) * cost) for task, cost in used.items()}
         return cls(weights, tuple(task for task in known if task not in used), seed) if used else None
 
     def change(self, rows: Sequence[Sums], base: Sequence[Sums]) -> dict[str, Any]:
-        """Share with its 95 % interval, documents and needles drawn anew apart from each other."""
+        """Share with its 95 % interval; documents are drawn anew for both tasks on text at once, needles apart."""
         changes, drawn = 0.0, []
-        for number, (task, weight) in enumerate(self.weights.items()):
+        for task, weight in self.weights.items():
             sums, counts = _arrays(rows, task)
             gap = sums - _arrays(base, task)[0][: len(sums)]
             changes += weight * float(gap.sum() / counts.sum()) if counts.sum() else 0.0
-            drawn.append((bootstrap_draws(gap, counts, self.seed + number), weight))
+            drawn.append((bootstrap_draws(gap, counts, self.seed + (task == NEEDLE)), weight))
         known = all(draws is not None for draws, _ in drawn)
         total = sum(weight * draws for draws, weight in drawn if draws is not None)
         return {"value": changes, "interval": middle(np.asarray(total)) if known else None}
