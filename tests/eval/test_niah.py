@@ -107,6 +107,7 @@ def test_training_rows_hold_fact_and_answer():
 def test_matches():
     assert matches(" 1234567.", "1234567")
     assert not matches(" 12345678", "1234567")
+    assert matches(" _1234567_", "1234567")
     assert matches(' "1234567"', "1234567")
     assert not matches(" x1234567", "1234567")
 

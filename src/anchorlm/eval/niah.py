@@ -57,8 +57,8 @@ def _forced(model: Any, logits: torch.Tensor, cache: Any, group: list[Prompt], l
 
 
 def matches(written: str, answer: str) -> bool:
-    """The text holds the answer, not as part of a longer number or word."""
-    return re.search(rf"(?<!\w){re.escape(answer)}(?!\w)", written) is not None
+    """The text holds the answer, not as part of a longer number or word; `_` is how plain text marks italics."""
+    return re.search(rf"(?<![^\W_]){re.escape(answer)}(?![^\W_])", written) is not None
 
 
 def niah_cell(model: Any, needles: Needles, length: int, depth: float, n: int, seed: int = 0, **options: Any) -> dict:
