@@ -58,6 +58,8 @@ SLOT_KINDS: dict[str, dict] = {
     "muon": {"options": {"momentum": True, "muon": True, "row_norm": "post"}},
     "dot-pre": {"options": {"loss": "dot", "row_norm": "pre", "ratio": 1.5}},
     "decay": {"options": {"decay": True}},
+    "group": {"options": {"group": 2}},
+    "group-of-all": {"options": {"group": 3, "momentum": True, "row_norm": "pre", "decay": True}},
     "low-rank": {"options": {"rank": 2, "row_norm": "post"}},
     "loud": {"silent": False},
     "planes": {"map": {"kind": "planes", "planes": 2}},

@@ -53,7 +53,13 @@ class SlowRow:
         """The state of one state head after whole chunks."""
         states = self.states.setdefault(head, [self._start(head)])
         for n in range(len(states) - 1, chunks):
-            states.append(self._update(states[n], head, range(n * self.slot.chunk, (n + 1) * self.slot.chunk)))
+            tokens = range(n * self.slot.chunk, (n + 1) * self.slot.chunk)
+            group = getattr(self.slot.rule_options, "group", 1)
+            begun = states[n // group * group]
+            states.append(self._update(states[n], head, tokens, begun))
+            if group > 1:
+                states[-1] |= {f"group.{name}": begun[name] for name in reference.NAMES}
+                states[-1]["phase"] = torch.full((1, 1), (n + 1) % group, dtype=torch.float64)
         return states[chunks]
 
     def _start(self, head: int):
@@ -65,7 +71,7 @@ class SlowRow:
             state |= {f"momentum.{name}": torch.zeros_like(state[name]) for name in reference.NAMES}
         return state
 
-    def _update(self, state: Any, head: int, tokens: range):
+    def _update(self, state: Any, head: int, tokens: range, begun: Any):
         memory = self.writer.memory
         keys = torch.stack([feature(self.writer.keys, self.k[t, head // self.group], head, t) for t in tokens])
         values = torch.stack([self.v[t, head // self.group] for t in tokens]) * self.writer.value_scale[head, 0, 0]
@@ -83,7 +89,7 @@ class SlowRow:
         if memory.options.decay:
             forget = sigmoid(x @ memory.forget_weight[head] + memory.forget_bias[head])
         own = steps[:, head :: memory.heads]
-        return reference.swiglu_write(state, slow, keys, values, own, carry, memory.options, forget)
+        return reference.swiglu_write(state, slow, keys, values, own, carry, memory.options, forget, begun)
 
     def answer(self, state, head: int, query: Tensor) -> Tensor:
         if self.slot.rule != "swiglu-ttt":

@@ -147,13 +147,20 @@ def test_invariant_21_folding_the_map_into_w1_equals_mapping_the_answer():
     assert_near(logits_of(bare, ids), logits_of(model, ids))
 
 
-def test_invariant_22_one_chunk_at_a_time_is_the_only_batching():
-    """A group of one chunk is the online rule: a write never sees a gradient taken at other weights than its own."""
-    model, ids = one_layer(), tokens(1, 24)
-    by_chunk, cache = read_by(model, ids, [4] * 6)
-    whole, at_once = read_by(model, ids, [24])
+def test_invariant_22_offline_batching_in_groups_of_one_is_the_online_rule():
+    """To the bit; a larger group takes its gradients elsewhere from its second chunk on, whatever the calls."""
+    ids, online = tokens(1, 26), one_layer()
+    single, double = (one_layer(options={"group": n}) for n in (1, 2))
+    for model in (single, double):
+        model.load_state_dict(online.state_dict())
+    by_chunk, cache = read_by(single, ids, [4] * 6 + [2])
+    whole, at_once = read_by(online, ids, [26])
+    assert torch.equal(logits_of(single, ids), whole)
     assert_near(by_chunk, whole, 1e-12)
-    assert_same_state(cache.state, 0, at_once.state, 0, model.plan, 1e-12)
+    assert_same_state(cache.state, 0, at_once.state, 0, online.plan, 1e-12)
+    grouped, _ = read_by(double, ids, [26])
+    assert torch.equal(grouped[:, :8], whole[:, :8]) and not torch.allclose(grouped[:, 8:], whole[:, 8:], atol=1e-6)
+    assert_near(read_by(double, ids, [3, 1, 9, 2, 11])[0], grouped, 1e-12)
 
 
 @torch.no_grad()

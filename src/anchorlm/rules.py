@@ -86,6 +86,8 @@ class SwigluOptions(FastWeightOptions):
     decay: forget a learned share of the state at every chunk, 0.25 % at the start (Titans, arXiv 2501.00663).
     momentum: carry the previous chunk's update.
     muon: orthogonalise the update; muon_step scales it.
+    group: chunks whose gradients are taken at the weights that held when the group began (Titans' offline batching);
+        1 is the online rule. Above 1 the state also carries those weights.
     row_norm: "none", "post" (renormalise the rows after each update) or "pre" (carry the unnormalised sum).
     """
 
@@ -99,6 +101,7 @@ class SwigluOptions(FastWeightOptions):
     momentum: bool = False
     muon: bool = False
     muon_step: float = 0.2
+    group: int = 1
     row_norm: str = "none"
 
     def check(self, where: str) -> None:
@@ -110,6 +113,7 @@ class SwigluOptions(FastWeightOptions):
         _one_of(self.loss, ("dot", "squared"), f"{where}.loss")
         _one_of(self.row_norm, ("none", "post", "pre"), f"{where}.row_norm")
         _whole(self.rank, 0, f"{where}.rank")
+        _whole(self.group, 1, f"{where}.group")
         for name in ("momentum", "muon", "decay"):
             if not isinstance(getattr(self, name), bool):
                 raise UserError(f"{where}.{name} is {getattr(self, name)!r}; it must be true or false")
@@ -119,7 +123,8 @@ class SwigluOptions(FastWeightOptions):
 
     def state_elements(self, heads: int, dim: int) -> dict[str, int]:
         weights = 3 * heads * dim * self.width(dim)
-        return {"fast weights": weights} | ({"momentum": weights} if self.momentum else {})
+        held = weights if self.group == 1 else 2 * weights + heads
+        return {"fast weights": held} | ({"momentum": weights} if self.momentum else {})
 
     def key_length(self, dim: int) -> float:
         return self.key_scale * math.sqrt(dim)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from anchorlm.ops import reference, window
 from anchorlm.ops.rows import Span
@@ -105,6 +106,24 @@ def test_one_definition_of_window_for_every_backend(reach):
     eager = torch.softmax((q @ k.transpose(-1, -2) * 0.4).masked_fill(~mask[:, None], float("-inf")), -1) @ v
     assert_near(window.attend(q, k, v, reach, span, 0.4), dense, 1e-12)
     assert_near(window.attend(q, k, v, reach, span, 0.4), eager, 1e-12)
+
+
+@pytest.mark.parametrize("backend", [SDPBackend.MATH, SDPBackend.FLASH_ATTENTION], ids=lambda b: b.name)
+@pytest.mark.parametrize("reach", [Reach(), Reach("window", 8), Reach("segment", segment=8)], ids=str)
+def test_each_kernel_of_sdpa_under_the_same_mask_agrees(reach, backend):
+    """Restricted to one kernel, torch raises where that kernel cannot take the mask: nothing falls back unseen."""
+    length = 150
+    q, k, v = (normal(2, 4, length, 8, seed=s, dtype=torch.float32).requires_grad_() for s in (1, 2, 3))
+    places = torch.arange(length)[None]
+    mask = window.visible(places, places, reach)[:, None]
+    with sdpa_kernel(backend):
+        theirs = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=0.4)
+    ours = window.attend(q, k, v, reach, Span((0, 0), (length, length), length), 0.4)
+    assert_near(ours, theirs, 1e-5)
+    weight = normal(*ours.shape, dtype=torch.float32)
+    grads = [torch.autograd.grad((out * weight).sum(), (q, k, v)) for out in (ours, theirs)]
+    for a, b in zip(*grads, strict=True):
+        assert_near(a, b, 1e-4)
 
 
 def test_memory_grows_with_tokens_times_window_not_tokens_squared():

@@ -55,6 +55,11 @@ def test_bytes_follow_element_size_lag_and_conv():
     assert conv["chunk buffer"] == base["chunk buffer"] + 2 * 3 * 4096
 
 
+def test_a_group_of_chunks_carries_the_weights_it_began_with():
+    grouped = state_bytes(build("anchor", LLAMA, options={"group": 4}), LLAMA)
+    assert grouped["fast weights"] == 2 * FAST["anchor"] + 2 * 32 * 4
+
+
 def test_rows_of_a_plan():
     rows = describe(build("anchor", LLAMA), LLAMA)
     assert [r["layers"] for r in rows] == ["0", "1", "2-27", "28", "29-31"]

@@ -72,13 +72,16 @@ class SwigluMemory(Memory, rule="swiglu-ttt"):
         state = {name: widen(self.first(name)).expand(rows, -1, -1, -1) for name in NAMES}
         if self.options.momentum:
             state |= {f"momentum.{name}": torch.zeros_like(state[name]) for name in NAMES}
+        if self.options.group > 1:
+            state |= {f"group.{name}": state[name] for name in NAMES}
+            state["phase"] = state["w0"].new_zeros(rows, self.heads, 1, 1)
         return state
 
     def write(self, state: Weights, k: Tensor, v: Tensor, extra: Weights) -> Weights:
         steps = extra["steps"].transpose(1, 2).unflatten(1, (3, self.heads)).unsqueeze(-1)
-        now = self._weights(state)
+        begun, written = self._group(state)
+        now = self._weights(begun)
         updates = swiglu.descent(now, k, v, (steps[:, 0], steps[:, 1], steps[:, 2]), self.options.loss)
-        written: Weights = {}
         for name, update in zip(NAMES, updates, strict=True):
             if self.options.momentum:
                 carry = extra["carry"].mean(1)[..., None, None]
@@ -92,6 +95,18 @@ class SwigluMemory(Memory, rule="swiglu-ttt"):
                 old = old * (1 - extra["forget"].mean(1)[..., None, None])
             written[name] = self._normalise(name, old + update, "post")
         return written
+
+    def _group(self, state: Weights) -> tuple[Weights, Weights]:
+        """The weights at which the gradient is taken, and what the state carries about the group after this chunk.
+
+        "phase" counts the chunks of the group so far, by itself, since the rows of a batch may differ in it.
+        """
+        if self.options.group == 1:
+            return state, {}
+        first = state["phase"] == 0
+        begun = {name: torch.where(first, state[name], state[f"group.{name}"]) for name in NAMES}
+        carried = {f"group.{name}": value for name, value in begun.items()}
+        return begun, carried | {"phase": (state["phase"] + 1) % self.options.group}
 
     def _normalise(self, name: str, weight: Tensor, when: str) -> Tensor:
         """Rows at the lengths they had at the start, if the option says so at this moment."""

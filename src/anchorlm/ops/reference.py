@@ -158,13 +158,16 @@ def swiglu_write(
     carry: Tensor | None,
     options: Any,
     forget: Tensor | None = None,
+    begun: Matrices | None = None,
 ) -> Matrices:
     """One chunk with every option: gradient, momentum, Muon, limit, decay, add, row norm, in this order.
 
     slow: the learned start; carry: [C] share of the previous update to keep, or None; forget: [C] share of the
-    weights to drop, or None; options: a SwigluOptions.
+    weights to drop, or None; options: a SwigluOptions; begun: the weights at which the gradient is taken, by default
+    the state's.
     """
-    now = {name: _rows_as(state[name], slow[name]) if options.row_norm == "pre" else state[name] for name in NAMES}
+    begun = state if begun is None else begun
+    now = {name: _rows_as(begun[name], slow[name]) if options.row_norm == "pre" else begun[name] for name in NAMES}
     change = swiglu_descent(now, k, v, steps, options.loss)
     written = {}
     for name in NAMES:
