@@ -1,5 +1,6 @@
 import errno
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -142,6 +143,19 @@ def test_figures_while_reading(call, folder, tmp_path):
 def test_every_failure_has_its_code(error, code, line):
     assert program.classify(error)[0] == code
     assert line in program.classify(error)[1]
+
+
+def test_training_that_had_to_stop_says_so_alone():
+    from anchorlm.train.errors import TrainingError
+
+    assert program.classify(TrainingError("step 3: the loss is\nnot finite")) == (1, "step 3: the loss is not finite")
+
+
+def test_what_the_library_logs_is_a_line_on_stderr(call):
+    call("--help")
+    logging.getLogger("anchorlm").info("converting %s", "x")
+    code, text, error = call("info", "--shape", "smollm2-135m", "--plan", "anchor", "--json")
+    assert code == 0 and json.loads(text) and error == "converting x\n"
 
 
 def _raise(error):

@@ -92,6 +92,10 @@ MISTAKES = [
     (("place", "{base}", *PLACE, "--context", "60"), "context 60 needs 120, as 2 pieces of 60"),
     (("place", "{base}", "--data", "{tmp}/none.txt", *PLACE[2:]), "none.txt"),
     (("place", "{folder}", *PLACE), "converted model already"),
+    (("eval", "{folder}", "--suite", "ppl", "--data", "{tmp}/text.txt", "--set", "kind=zz"), "kind 'zz'"),
+    (("eval", "{folder}", "--data", "{tmp}/text.txt", "--set", "templates=zz"), "template 'zz'"),
+    (("eval", "{folder}", "--data", "{tmp}/text.txt", "--set", "templates=5"), "templates is 5"),
+    (("train", "trained", "--data", "{tmp}/text.txt", "-o", "{tmp}/o"), "folder 'trained' does not exist"),
 ]
 
 
@@ -106,9 +110,15 @@ def test_a_mistake_is_one_line_and_exit_2(call, base_folder, folder, tmp_path, a
     before = sorted(tmp_path.iterdir())
     code, text, error = call(*[str(argument).format(**names) for argument in arguments])
     assert code == 2 and text == ""
-    shown = error.splitlines()[-1] if arguments[0] == "train" else error.rstrip("\n")  # train prints its plan first
+    shown = error.rstrip("\n")
     assert shown.startswith("error: ") and shown.count("\n") == 0 and line in shown, error
     assert sorted(tmp_path.iterdir()) == before
+
+
+def test_wrong_data_is_found_before_anything_is_printed(call, folder, tmp_path):
+    (tmp_path / "one.txt").write_text("a")
+    code, text, error = call("train", folder, "--data", tmp_path / "one.txt", "-o", tmp_path / "o")
+    assert code == 2 and text == "" and error.startswith("error: ")
 
 
 def test_a_damaged_folder_is_one_line(call, folder):

@@ -126,7 +126,7 @@ def test_too_little_memory_is_named_before_loading(folder, monkeypatch):
         ("no/such/folder", "no such folder"),
         ("./missing", "no such folder"),
         ("missing.gguf", "no such file"),
-        ("", "not known"),
+        ("", "known by that name"),
     ],
 )
 def test_an_unknown_name_is_one_line(name, message, monkeypatch):

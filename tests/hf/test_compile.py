@@ -27,6 +27,7 @@ def outcome(model, run, ids):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # what the compiler itself warns about
 @pytest.mark.skipif(COMPILER is None, reason="NOT TESTED: torch's compiler needs a C++ compiler, none is installed")
 @pytest.mark.parametrize("name", PLANS)
 def test_generated_code_gives_the_same_logits_and_gradients(name):

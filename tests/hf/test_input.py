@@ -1,5 +1,7 @@
 """Padding, packing and wrong input at the model: what is refused says what was given and what is allowed."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -22,6 +24,38 @@ def model_of(kind="default"):
 def read(model, ids, **options):
     cache = model.new_cache()
     return model(ids, cache=cache, **options).logits, cache.state
+
+
+@torch.no_grad()
+def test_a_cache_of_a_narrower_plan_is_refused_by_a_wider_one():
+    """What was dropped cannot be seen again; the other way round, and while nothing was dropped, all is well."""
+    model, ids = builders.hybrid(plan="swa"), builders.tokens(1, 20)
+    wide, bare = _other_windows(model.plan)
+    teacher = model.plan.teacher()
+    for filled, used, word in ((model.plan, wide, "tokens"), (wide, teacher, "tokens"), (bare, model.plan, "sinks")):
+        cache = model.new_cache()
+        model(ids, cache=cache, plan=filled)
+        with pytest.raises(ValueError, match=f"narrower plan: layer 0 holds .* {word}"):
+            model(ids, cache=cache, plan=used)
+    cache, short = model.new_cache(), model.new_cache()
+    model(ids, cache=cache, plan=teacher)
+    model(ids, cache=cache, plan=bare)
+    model(ids[:, :3], cache=short)
+    assert_near(model(ids[:, 3:], cache=short, plan=wide).logits, model(ids, plan=wide).logits[:, 3:])
+
+
+def _other_windows(plan):
+    """A window wider by four, and the same window without sinks."""
+    own = plan.layers[0]
+    reaches = (replace(own, window=own.window + 4), replace(own, sinks=0))
+    return [replace(plan, layers=(reach,) * len(plan.layers)) for reach in reaches]
+
+
+def test_plain_tuples_are_refused_instead_of_ignored():
+    model = model_of()
+    with pytest.raises(TypeError, match="return_dict=False is not supported"):
+        model(builders.tokens(1, 4), return_dict=False)
+    assert model(builders.tokens(1, 4), return_dict=True).logits.shape[1] == 4
 
 
 @pytest.mark.parametrize("kind", PLANS)

@@ -129,6 +129,10 @@ def test_detach_cuts_gradients_and_nothing_else():
     view = make_view(next(batches(tiny_store(), 64, 2)), torch.device("cpu"), "carry")
     whole, cut = (gradients(tiny_recipe(detach=n), view) for n in (0, 1))
     assert whole[0] == cut[0]
+    model = tiny_hybrid()
+    before = [module.slot for module in model.modules() if hasattr(module, "slot")]
+    enter_stage(model, "stage1", tiny_recipe(detach=1))
+    assert before == [module.slot for module in model.modules() if hasattr(module, "slot")]
     start = "backbone.model.layers.0.self_attn.writers.head.memory.w0"
     assert not torch.allclose(whole[1][start], cut[1][start])
 

@@ -16,7 +16,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from . import convert, doctor, evaluate, generate, info, merge, place, quickstart, results, train
+from . import convert, doctor, evaluate, generate, info, merge, place, quickstart, results, show, train
 from .options import SeveralValues
 
 QUIET = {"TRANSFORMERS_VERBOSITY": "error", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_DISABLE_TELEMETRY": "1"}
@@ -58,6 +58,7 @@ app.command("quickstart")(quickstart.quickstart)
 
 def run(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code; never raises for an expected failure."""
+    show.log_to_stderr()
     arguments = list(sys.argv[1:] if argv is None else argv)
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
@@ -95,8 +96,16 @@ def classify(error: Exception) -> tuple[int, str]:
         return 2, f"{error.filename}: {(error.strerror or 'cannot be used').lower()}"
     if isinstance(error, MemoryError) or "out of memory" in str(error).lower():
         return 1, "out of memory; try --dtype bfloat16, a smaller batch or a shorter context"
+    if _is_stopped_training(error):
+        return 1, " ".join(str(error).split())
     reason = " ".join(str(error).split()) or type(error).__name__
     return 1, f"{type(error).__name__}: {reason} (ANCHORLM_DEBUG=1 shows the traceback)"
+
+
+def _is_stopped_training(error: Exception) -> bool:
+    """Without importing torch: the class is there only if training was imported."""
+    errors = sys.modules.get("anchorlm.train.errors")
+    return errors is not None and isinstance(error, errors.TrainingError)
 
 
 def _usage(error: typer.TyperException) -> str:

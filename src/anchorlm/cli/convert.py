@@ -63,8 +63,7 @@ def report(found: dict[str, Any], json: bool) -> None:
 def plan_tables(found: dict[str, Any]) -> None:
     """The plan, the parameters and the state of one sequence."""
     show.table(found["layers"], "plan")
-    show.table(found["slots"], "slots", right=["chunk", "lag", "writer", "bytes"])
+    show.table(found["slots"], "slots, bytes of the fast weights in float32", right=["chunk", "lag", "writer", "bytes"])
     show.table([{"parameters": kind, "count": count} for kind, count in found["parameters"].items()], right=["count"])
-    show.table(
-        show.sizes(found["state_bytes"]), f"state of one sequence, keys and values in {found['dtype']}", right=["bytes"]
-    )
+    title = f"state of one sequence, keys and values in {found['dtype']}, the rest in float32"
+    show.table(show.sizes(found["state_bytes"]), title, right=["bytes"])

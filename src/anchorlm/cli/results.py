@@ -62,6 +62,8 @@ def results(
         rows = [{n: f"{v:.3f}" if isinstance(v, float) else v for n, v in row.items()} for row in found["rows"]]
         show.emit(found) if json else show.table(rows, "recall of written pairs: cosine of centred answer and value")
         return
+    show.note(f"measuring {base} and its hybrids at {', '.join(f'{n:,}' for n in lengths)} tokens, into {out}; "
+              "it may take an hour, and goes on where it was stopped")  # fmt: skip
     with show.Progress("", unit="done") as progress:
         result = core(settings, out, progress.named)
     show.emit(result) if json else show.line(markdown(result))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -27,6 +28,22 @@ def line(text: str = "", *, quiet: bool = False) -> None:
 def note(text: str) -> None:
     """A line about the run itself, on stderr."""
     print(text, file=sys.stderr, flush=True)
+
+
+class _Notes(logging.Handler):
+    """What the library has to say, such as that a download has begun, as lines on the stderr of the moment."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        note(self.format(record))
+
+
+def log_to_stderr() -> None:
+    """Show the package's log from level INFO on; only once, and not where a program has set it up itself."""
+    log = logging.getLogger("anchorlm")
+    if not log.handlers:
+        log.addHandler(_Notes())
+        log.setLevel(logging.INFO)
+        log.propagate = False
 
 
 def table(rows: Sequence[Mapping[str, Any]], title: str = "", right: Sequence[str] = ()) -> None:

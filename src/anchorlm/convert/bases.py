@@ -100,7 +100,10 @@ def _locate(name: str) -> _Place:
     if hub.is_hub_id(name):
         return _Place(hub.snapshot(name), name, f"hub {name}")
     hint = "no such folder" if "/" in name else suggest(name, ALIASES)
-    raise UserError(f"base {name!r} is not known ({hint}); give a folder, a .gguf file, owner/name or an alias")
+    raise UserError(
+        f"folder {name!r} does not exist, and no base is known by that name ({hint}); "
+        "give a folder, a .gguf file, owner/name or an alias"
+    )
 
 
 def _locate_alias(packaged: Packaged) -> _Place:

@@ -96,7 +96,9 @@ def _lock(folder: Path) -> Iterator[None]:
             lock.acquire()
     except OSError as error:
         reason = error.strerror or error
-        raise UserError(f"cache folder {folder.parent} cannot be written ({reason}); set ANCHORLM_CACHE") from None
+        raise UserError(
+            f"cache folder {folder.parent} cannot be written ({reason}); set ANCHORLM_CACHE to another"
+        ) from None
     try:
         yield
     finally:
@@ -112,7 +114,10 @@ def _build(folder: Path, build: Callable[[Path], dict]) -> None:
             with atomic_file(temporary / MARKER) as file:
                 json.dump({**facts, "files": dict(sorted(files.items()))}, file, indent=1)
     except OSError as error:
-        raise UserError(f"cache folder {folder} cannot be written: {error.strerror or error}") from None
+        reason = error.strerror or error
+        raise UserError(
+            f"cache folder {folder} cannot be written ({reason}); set ANCHORLM_CACHE to a folder that can be"
+        ) from None
 
 
 def _remove_leftovers(folder: Path) -> None:

@@ -23,8 +23,8 @@ tags: [anchorlm, recurrent-memory, sliding-window]
 {slots}
 
 ## State
-Bytes for one sequence, keys and values in bfloat16, fast weights in fp32. They do not depend on the length of the
-text; "full attention per token" is what each further token adds.
+Bytes for one sequence, keys and values in bfloat16 (twice as much for them in float32), all else in float32. They do
+not depend on the length of the text; "full attention per token" is what each further token adds.
 
 {state}
 

@@ -85,6 +85,11 @@ def choose_templates(names: str | list[str]) -> list[Template]:
     return chosen
 
 
+def check_kind(kind: str) -> None:
+    if kind not in KINDS:
+        raise UserError(f"needle kind {kind!r} is unknown; {suggest(kind, KINDS)}")
+
+
 class Needles:
     """Makes prompts of an exact number of tokens from a store's text.
 
@@ -93,8 +98,7 @@ class Needles:
     """
 
     def __init__(self, store: TokenStore, tokenizer: Any, kind: str = "number", templates: str | list[str] = "heldout"):
-        if kind not in KINDS:
-            raise UserError(f"needle kind {kind!r} is unknown; {suggest(kind, KINDS)}")
+        check_kind(kind)
         self.tokenizer, self.kind, self.templates = tokenizer, kind, choose_templates(templates)
         self.head = [] if store.bos is None else [store.bos]
         self.store = store

@@ -12,7 +12,7 @@ import numpy as np
 
 from anchorlm.core import UserError, atomic_file, suggest
 from anchorlm.data import TokenStore
-from anchorlm.data.needles import Needles
+from anchorlm.data.needles import Needles, check_kind, choose_templates
 from anchorlm.environment import environment, model_facts
 from anchorlm.eval import niah, ppl
 from anchorlm.eval.parts import Parts, model_digest, plan_of
@@ -52,6 +52,10 @@ class EvalOptions:
             value = getattr(options, name)
             if value is not None and (not isinstance(value, int) or value < 1):
                 raise UserError(f"eval option {name} is {value!r}; a whole number of at least 1 is needed")
+        check_kind(options.kind)
+        if not isinstance(options.templates, str | tuple):
+            raise UserError(f"eval option templates is {options.templates!r}; give a name or a list of names")
+        choose_templates(_templates(options))
         _check_list("depths", options.depths, "numbers between 0 and 1", lambda x: 0 <= x <= 1)
         if options.lengths is not None:
             _check_list("lengths", options.lengths, "whole numbers of at least 1", lambda x: x == int(x) and x >= 1)

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..plan import Plan
-from ..state import ModelState
+from ..plan import Plan, Reach
+from ..state import AttentionState, ModelState
 from .cache import StateCache
 
 HIDDEN_OPTIONS = ("document_starts", "plan", "captures", "checkpoint", "block")
@@ -20,6 +20,8 @@ def known_options(options: dict[str, Any]) -> dict[str, Any]:
     for name, value in options.items():
         if name not in HIDDEN_OPTIONS and (name not in IGNORED_OPTIONS or (name.startswith("output_") and value)):
             raise TypeError(f"forward() has no argument {name!r}")
+        if name == "return_dict" and value is not None and not value:
+            raise TypeError("return_dict=False is not supported; read the fields of the output, such as .logits")
     return {name: value for name, value in options.items() if name in HIDDEN_OPTIONS}
 
 
@@ -40,12 +42,32 @@ def check_cache(cache: Any) -> None:
 
 
 def check_state(state: ModelState, plan: Plan) -> None:
-    """A state that this plan can go on from: of as many layers, and with every slot, which cannot begin midway."""
+    """A state that this plan can go on from: of as many layers, every slot, which cannot begin midway, and no less
+    attention than it needs. The plan's reaches are those the model really has (`families.effective`).
+    """
     if len(state.attention) != len(plan.layers):
         raise ValueError(f"the cache holds {len(state.attention)} layers; the model has {len(plan.layers)}")
-    missing = sorted(set(plan.slots) - set(state.slots)) if bool(state.position.any()) else []
+    read = int(state.position.max())
+    if read == 0:
+        return
+    missing = sorted(set(plan.slots) - set(state.slots))
+    for layer, (reach, held) in enumerate(zip(plan.layers, state.attention, strict=True)):
+        _check_reach(layer, reach, held, read)
     if missing:
         raise ValueError(f"the cache was filled under a plan without the slot {missing[0]!r}; start with a new cache")
+
+
+def _check_reach(layer: int, reach: Reach, held: AttentionState | None, read: int) -> None:
+    """Keys and sinks that the reach would see after `read` tokens cannot be made up for."""
+    keys = 0 if held is None else held.keys.shape[2]
+    sinks = 0 if held is None or held.sink_keys is None else held.sink_keys.shape[2]
+    wanted = read if reach.kind == "full" else min(read, (reach.window or reach.segment or 1) - 1)
+    for name, has, needs in (("tokens", keys, wanted), ("sinks", sinks, min(read, reach.sinks))):
+        if has < needs:
+            raise ValueError(
+                f"the cache was filled under a narrower plan: layer {layer} holds {has} {name}, {reach.text()} needs "
+                f"{needs}; start with a new cache"
+            )
 
 
 def check_plan(plan: Plan, own: Plan) -> Plan:

@@ -217,7 +217,7 @@ class AnchorForCausalLM(PreTrainedModel, GenerationMixin):
         state = ModelState.empty(x.shape[0], self.shape.layers, x.device) if state is None else state
         if state.rows != x.shape[0]:
             raise ValueError(f"the cache holds {state.rows} rows; the input has {x.shape[0]}")
-        check_state(state, plan)
+        check_state(state, families.effective(plan, self.backbone.config))
         check_positions(position_ids, mask, document_starts, state, x)
         size = x.shape[1] if torch.is_grad_enabled() or captures is not None else block
         outputs = []

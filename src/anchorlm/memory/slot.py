@@ -125,12 +125,21 @@ class SlotWriter(nn.Module):
             nn.init.ones_(self.value_scale)
 
     def forward(
-        self, x: Tensor, k: Tensor, v: Tensor, state: SlotState, span: Span, rotary: Rotary, recompute: bool = False
+        self,
+        x: Tensor,
+        k: Tensor,
+        v: Tensor,
+        state: SlotState,
+        span: Span,
+        rotary: Rotary,
+        recompute: bool = False,
+        detach: int = 0,
     ) -> tuple[Trace, SlotState]:
         """Write the new tokens. x: [B, T, D] layer input; k, v: [B, T, Hkv, d] before RoPE.
 
         Returns what readers need and the state after the call; the given state is left as it was. recompute: keep
-        only the states at chunk boundaries for the backward pass and compute the rest again.
+        only the states at chunk boundaries for the backward pass and compute the rest again. detach: let gradients
+        flow through at most so many chunks; 0 through all.
         """
         chunks = Chunks(self.slot.chunk, self.slot.lag, span)
         kv, tail = self._taps(k, v, state.tail, span)
@@ -140,6 +149,8 @@ class SlotWriter(nn.Module):
         states = [self.memory.readable(held)]
         first = chunks.first_positions(x.device)
         for i in range(max(chunks.commits)):
+            if detach and i and i % detach == 0:
+                held = {name: value.detach() for name, value in held.items()}
             if recompute:
                 held = checkpoint(self._commit, held, stream, i, chunks, first, rotary, use_reentrant=False)
             else:
@@ -171,8 +182,6 @@ class SlotWriter(nn.Module):
         """Write chunk i of the stream into every row that has completed it."""
         begin, size = i * self.slot.chunk, self.slot.chunk
         taken = {name: _columns(value, begin, size) for name, value in stream.items()}
-        if self.slot.detach and i and i % self.slot.detach == 0:
-            held = {name: value.detach() for name, value in held.items()}
         k, v = taken.pop("kv").transpose(1, 2).chunk(2, -1)
         repeats = self.heads // self.groups
         k, v = k.repeat_interleave(repeats, 1), v.repeat_interleave(repeats, 1)

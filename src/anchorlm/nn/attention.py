@@ -141,5 +141,6 @@ class HybridAttention(nn.Module):
         for name in step.plan.writes(call.index):
             state = call.slots.get(name, SlotState())
             k_tokens, v_tokens = k.transpose(1, 2), v.transpose(1, 2)
-            trace, new = self.writers[name](x, k_tokens, v_tokens, state, step.span, step.rotary, step.recompute)
+            options = (step.recompute, step.plan.slots[name].detach)
+            trace, new = self.writers[name](x, k_tokens, v_tokens, state, step.span, step.rotary, *options)
             call.new_traces[name], call.new_slots[name] = trace, new

@@ -56,8 +56,8 @@ def train(
     check_sinks(recipe.log)
     plan = preview(model, recipe)
     check_weights(active_stages(recipe), model.plan)
-    _print_start(console, recipe, plan)
     if dry_run:
+        _print_start(console, recipe, plan)
         return plan
     store = _open_store(data, tokenizer)
     wanted = identity(recipe, model, store)
@@ -66,6 +66,7 @@ def train(
     rows = mixture(recipe.data, store, tokenizer)
     check_rows(model, recipe, rows, position)
     views = _eval_views(eval_data, tokenizer, recipe, model, console)
+    _print_start(console, recipe, plan)
     write_start(out, recipe, wanted, plan.to_dict())
     _prepare(model, recipe)
     run = Run(model, recipe, store, rows, out, views, position, found)

@@ -11,7 +11,6 @@ from typing import Any
 
 from ..convert.adapters import add_lora, has_lora, lora_parameters
 from ..core import UserError
-from ..memory.slot import SlotWriter
 from ..plan import Plan, Reach
 from ..settings import Recipe, Stage1Settings, StageSettings
 from .distill import Distillation
@@ -29,6 +28,7 @@ class Stage:
     groups: list[Group]
     terms: tuple[Term, ...]
     checkpoint: bool
+    detach: int = 0  # chunks of a slot that gradients flow through at most; 0: as the plan says
 
     @property
     def needs(self) -> Needs:
@@ -58,11 +58,11 @@ def changed_layers(plan: Plan) -> tuple[int, ...]:
     return tuple(i for i, reach in enumerate(plan.layers) if reach != Reach() or plan.reads(i))
 
 
-def cut_back_propagation(model: Any, chunks: int) -> None:
-    """Let gradients flow through at most this many chunks of each slot; 0 leaves what the plan says."""
-    for module in model.modules():
-        if chunks and isinstance(module, SlotWriter):
-            module.slot = replace(module.slot, detach=chunks)
+def cut_back_propagation(plan: Plan, chunks: int) -> Plan:
+    """The plan with gradients through at most this many chunks of each slot; 0 leaves what the plan says."""
+    if not chunks:
+        return plan
+    return replace(plan, slots={name: replace(slot, detach=chunks) for name, slot in plan.slots.items()})
 
 
 def enter_stage(model: Any, name: str, recipe: Recipe) -> Stage:
@@ -74,8 +74,7 @@ def enter_stage(model: Any, name: str, recipe: Recipe) -> Stage:
     adapters = lora_parameters(model) if name == "stage2" else {}
     groups = make_groups(trained_memory(model, settings), adapters, settings)
     freeze_all_but(model, groups, name)
-    cut_back_propagation(model, recipe.detach)
-    return Stage(name, settings, groups, _terms(settings, model, name), recipe.checkpoint)
+    return Stage(name, settings, groups, _terms(settings, model, name), recipe.checkpoint, recipe.detach)
 
 
 def trained_memory(model: Any, settings: StageSettings) -> dict[str, Any]:

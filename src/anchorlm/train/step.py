@@ -13,7 +13,7 @@ from ..hf.fed import fed_outputs
 from ..hf.model import Captures
 from ..plan import Plan
 from .losses import Needs, Pass, Term, View, ratio
-from .stages import Stage
+from .stages import Stage, cut_back_propagation
 
 PASSES: tuple[Pass, ...] = ("free", "fed")
 Check = Callable[[dict[str, Tensor], View], None]
@@ -36,8 +36,9 @@ def backward(model: Any, views: Sequence[View], stage: Stage, check: Check) -> d
     totals = _totals(model, views, stage)
     losses = dict.fromkeys(totals, 0.0)
     for view in views:
+        plan = cut_back_propagation(view.plan or model.plan, stage.detach)
         for student, terms in _passes(stage.terms):
-            _study(model, view, student, terms, view.plan or model.plan, stage.checkpoint)
+            _study(model, view, student, terms, plan, stage.checkpoint)
             parts = {term.name: ratio(term.sums(view), totals[term.name]) for term in terms}
             check(parts, view)
             sum(term.weight * parts[term.name] for term in terms).backward()
