@@ -153,10 +153,11 @@ def _read_recipe(name: str | Path) -> dict:
     else:
         known = suggest(str(name), recipe_names())
         raise UserError(f"recipe {str(name)!r} is neither a file nor a packaged recipe; {known}")
-    return _parse(text, f"recipe {name}")
+    return parse_yaml(text, f"recipe {name}")
 
 
-def _parse(text: str, what: str) -> dict:
+def parse_yaml(text: str, what: str) -> dict:
+    """Keys and values of a YAML text; `what` names it in the UserError when it is none."""
     try:
         data = yaml.safe_load(text)
     except yaml.YAMLError as error:

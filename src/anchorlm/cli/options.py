@@ -51,6 +51,11 @@ def spread(args: Iterable[str], names: Iterable[str]) -> list[str]:
     return result
 
 
+def listed(values: Iterable[str]) -> list[str]:
+    """Values of a list option that may also be joined by commas."""
+    return [part.strip() for value in values for part in value.split(",") if part.strip()]
+
+
 def mix_overrides(values: Iterable[str]) -> list[str]:
     """`recall=0.2` as the recipe's override `data.mix.recall=0.2`."""
     from ..core import UserError

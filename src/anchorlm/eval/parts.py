@@ -26,15 +26,26 @@ class Parts:
         """The stored value of `key`, or that of `compute()`, stored once complete. Both must be JSON-able."""
         if self.folder is None:
             return compute()
-        text = json.dumps(key | {"format": FORMAT}, sort_keys=True)
-        path = self.folder / f"{hashlib.sha256(text.encode()).hexdigest()[:24]}.json"
-        stored = _read(path)
-        if stored is not None and stored.get("key") == json.loads(text):
-            return stored["value"]
+        if (found := self.find(key)) is not None:
+            return found
         value = compute()
+        path, full = self._place(key)
         with atomic_file(path) as file:
-            json.dump({"key": json.loads(text), "value": value}, file)
+            json.dump({"key": full, "value": value}, file)
         return value
+
+    def find(self, key: dict[str, Any]) -> Any:
+        """The stored value of `key`; None when it was never measured, or is damaged."""
+        if self.folder is None:
+            return None
+        path, full = self._place(key)
+        stored = _read(path)
+        return stored["value"] if stored is not None and stored.get("key") == full else None
+
+    def _place(self, key: dict[str, Any]) -> tuple[Path, dict[str, Any]]:
+        text = json.dumps(key | {"format": FORMAT}, sort_keys=True)
+        assert self.folder is not None
+        return self.folder / f"{hashlib.sha256(text.encode()).hexdigest()[:24]}.json", json.loads(text)
 
 
 def _read(path: Path) -> dict[str, Any] | None:

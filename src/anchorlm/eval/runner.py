@@ -186,6 +186,7 @@ def run_ppl(name: str, model: Any, job: Job) -> dict[str, Any]:
         return {"metric": "perplexity", "value": None, "interval": None, "n": 0, "unit": "documents", "note": note}
     pieces = ppl.cut(job.store, options.context, options.limit, options.tails)
     key = _key("ppl", model, job) | {"context": options.context, "window": options.window, "tails": options.tails}
+    key |= {"limit": options.limit} if options.limit else {}  # it decides which pieces the first ones are
     rows: list[dict] = []
     for begin in range(0, len(pieces), PIECES_PER_PART):
         part = pieces[begin : begin + PIECES_PER_PART]

@@ -31,6 +31,20 @@ def middle(drawn: np.ndarray) -> list[float]:
     return [float(low), float(high)]
 
 
+def bootstrap_share(parts: np.ndarray, wholes: np.ndarray, seed: int = 0) -> list[float] | None:
+    """95 % interval of sum(parts) / sum(wholes), signed sums of the same documents, which are drawn anew.
+
+    None for one document, and where some draw leaves no whole to have a share of.
+    """
+    parts, wholes = np.asarray(parts, float), np.asarray(wholes, float)
+    drawn = np.random.default_rng([seed, 95]).integers(len(parts), size=(DRAWS, len(parts)))
+    totals = wholes[drawn].sum(1)
+    if len(parts) < 2 or (totals <= 0).any():
+        return None
+    low, high = np.quantile(parts[drawn].sum(1) / totals, [0.025, 0.975])
+    return [float(low), float(high)]
+
+
 def wilson(successes: int, trials: int) -> list[float] | None:
     """95 % interval of a share of successes; sane at 0 and at all, where the normal one is not."""
     if not trials:

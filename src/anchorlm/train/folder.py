@@ -18,6 +18,7 @@ import yaml
 
 from ..convert.save import command_line, versions
 from ..core import UserError, atomic_file
+from ..plan import Plan
 from ..settings import Recipe, flatten
 from .checkpoint import NAME, clear_unfinished, newest_complete, read_position
 
@@ -27,14 +28,27 @@ FREE = ("name", "eval_every", "eval_batches", "save_every", "keep_last", "log", 
 
 def identity(recipe: Recipe, model: Any, store: Any) -> dict[str, Any]:
     """What must be the same for a run to go on; plain data, so that a difference can be named."""
-    settings = recipe.model_dump(mode="json")
     base = getattr(model.config, "base_fingerprint", None) or getattr(model.config, "base", None)
-    return {
-        "recipe": {key: value for key, value in settings.items() if key not in FREE},
-        "plan": model.plan.to_dict(),
-        "data": {"texts": store.content_hash, "tokenizer": store.tokenizer_hash},
-        "base": base,
-    }
+    return identity_of(recipe, model.plan, store, base)
+
+
+def identity_of(recipe: Recipe, plan: Plan, store: Any, base: str | None) -> dict[str, Any]:
+    """The same for a model that is not opened. `base`: fingerprint or name; without a store there is no text."""
+    texts = None if store is None else {"texts": store.content_hash, "tokenizer": store.tokenizer_hash}
+    return {"recipe": _fixed(recipe.model_dump(mode="json")), "plan": plan.to_dict(), "data": texts, "base": base}
+
+
+def _fixed(settings: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in settings.items() if key not in FREE}
+
+
+def started_with(out: Path) -> dict[str, Any]:
+    """The identity that a run's folder was started with. Raises UserError when the folder holds no run."""
+    try:
+        stored = yaml.safe_load((out / CONFIG).read_text(encoding="utf-8"))
+        return {**stored, "recipe": _fixed(stored["recipe"])}
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, TypeError, KeyError):
+        raise UserError(f"{out / CONFIG} is missing or damaged; {out} is no folder of a training run") from None
 
 
 def check_identity(stored: dict[str, Any], wanted: dict[str, Any], path: Path) -> None:

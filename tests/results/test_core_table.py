@@ -9,6 +9,7 @@ from anchorlm.convert.attach import convert
 from anchorlm.convert.bases import load_base
 from anchorlm.convert.save import save
 from anchorlm.core import UserError
+from anchorlm.results import core_table
 from small import char_tokenizer, tiny_llama
 
 TEXT = "A quiet morning. The boats went out. Nobody spoke of the storm. " * 20
@@ -45,7 +46,7 @@ def test_table_and_resume(settings, tmp_path, monkeypatch):
     assert text.count("| anchor |") == 2 and "read t/s 64" in text
     assert json.loads((tmp_path / "out" / "core.json").read_text())["rows"] == json.loads(json.dumps(result["rows"]))
 
-    monkeypatch.setattr(results, "measure", lambda *a, **k: pytest.fail("measured again"))
+    monkeypatch.setattr(core_table, "measure", lambda *a, **k: pytest.fail("measured again"))
     again = results.core(settings, tmp_path / "out")
     assert again["rows"] == result["rows"]
 

@@ -1,4 +1,4 @@
-"""The table behind the claims: one small real model as it is, with a window alone, and with memory, side by side."""
+"""The table of the README: one small real model as it is, with a window alone, and with memory, side by side."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import Any
 
 import torch
 
-from .bench import measure
-from .bench.retention import CHUNKS, retention
-from .bench.worker import TIGHT, ModelSpec, measure_peak
-from .convert import files
-from .convert.bases import load_base_config
-from .convert.summary import stored_lora, summary
-from .core import UserError, atomic_file, seed_all
-from .data import read_documents
-from .environment import environment
-from .eval import run_eval
-from .eval.parts import Parts, model_digest
-from .plan import ModelShape
-from .presets import build
+from ..bench import measure
+from ..bench.retention import CHUNKS, retention
+from ..bench.worker import TIGHT, ModelSpec, measure_peak
+from ..convert import files
+from ..convert.bases import load_base_config
+from ..convert.summary import stored_lora, summary
+from ..core import UserError, atomic_file, seed_all
+from ..data import read_documents
+from ..environment import environment
+from ..eval import run_eval
+from ..eval.parts import Parts, model_digest
+from ..plan import ModelShape
+from ..presets import build
 
 Progress = Callable[[str, int, int], None]
 
@@ -201,7 +201,7 @@ def trained_parameters(spec: ModelSpec) -> int:
         return 0
     from transformers import AutoConfig
 
-    from .plan import Plan
+    from ..plan import Plan
 
     backbone = AutoConfig.for_model(**config["backbone"])
     plan = Plan.from_dict(config["plan"], backbone.num_hidden_layers)
@@ -215,7 +215,7 @@ def markdown(result: dict[str, Any]) -> str:
     lengths = [str(length) for length in settings["lengths"]]
     quality = [["model", "perplexity", "95 %", "first half", "second half", "cross-window", "trained"]]
     quality += [_quality(row) for row in result["rows"]]
-    costs = [["model", *(f"{name} {_k(n)}" for name in ("state", "peak", "read t/s", "ms/token") for n in lengths)]]
+    costs = [["model", *(f"{name} {short(n)}" for name in ("state", "peak", "read t/s", "ms/token") for n in lengths)]]
     costs += [[row["model"], *(_cost(row, n, name) for name in COSTS for n in lengths)] for row in result["rows"]]
     versions = ", ".join(f"{name} {version}" for name, version in facts["packages"].items())
     notes = sorted({cell["note"] for row in result["rows"] for cell in row["costs"].values() if "note" in cell})
@@ -227,12 +227,12 @@ def markdown(result: dict[str, Any]) -> str:
             f"pieces of {settings['context']:,} tokens ({_pieces(result)} of them); cross-window: tokens whose "
             f"bigram was last seen more than {settings['window']} tokens before.",
             "",
-            *_markdown_table(quality),
+            *markdown_table(quality),
             "",
             "State of one sequence at its fullest, peak memory above the loaded model (median of three processes), "
             "reading speed, one more token:",
             "",
-            *_markdown_table(costs),
+            *markdown_table(costs),
             "",
             *[f"Teacher at the longest lengths: {note}; its times are right, its text would not be." for note in notes],
             f"Seed {settings['seed']}, {facts['dtype']}, {facts['threads']} threads, {facts['processor']}; {versions}.",
@@ -255,14 +255,16 @@ def _cost(row: dict[str, Any], length: str, name: str) -> str:
     return "-" if value is None else COSTS[name](value)
 
 
-def _k(length: str) -> str:
-    return f"{int(length) / 1024:.3g}K" if int(length) >= 1024 else length
+def short(length: int | str) -> str:
+    """A length for a column's head, as 4K."""
+    return f"{int(length) / 1024:.3g}K" if int(length) >= 1024 else str(length)
 
 
 def _pieces(result: dict[str, Any]) -> int:
     return max(row["documents"] for row in result["rows"])
 
 
-def _markdown_table(lines: list[list[str]]) -> list[str]:
+def markdown_table(lines: list[list[str]]) -> list[str]:
+    """Lines of Markdown of a table whose first line is the heads; all columns but the first hold figures."""
     heads, *rows = [f"| {' | '.join(line)} |" for line in lines]
     return [heads, "|---" + "|---:" * (len(lines[0]) - 1) + "|", *rows]

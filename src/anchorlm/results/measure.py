@@ -1,0 +1,82 @@
+"""What is measured of every row, cell by cell, each kept under all that fixes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..data import TokenStore
+from ..data.needles import Needles, choose_templates
+from ..eval import EvalOptions, ppl
+from ..eval.niah import DEPTHS
+from ..eval.parts import Parts
+from ..eval.runner import Job, Progress, run_niah, run_ppl
+from .rows import Built
+from .table import Table
+
+TEST = "test"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One figure of a row: perplexity of a text, or needles of one wording at one length."""
+
+    name: str
+    suite: Callable[[str, Any, Job], dict[str, Any]]
+    store: TokenStore
+    options: EvalOptions
+    key: dict[str, Any]
+
+    def key_of(self, row: Built) -> dict[str, Any]:
+        texts = {"data": self.store.content_hash, "tokenizer": self.store.tokenizer_hash}
+        return {
+            "table": self.name.partition(" ")[0],
+            "row": row.digest(),
+            "seed": self.options.seed,
+            **texts,
+            **self.key,
+        }
+
+    def check(self, tokenizer: Any) -> None:
+        """Raise UserError when the text is too short for this cell."""
+        if self.suite is run_ppl:
+            ppl.cut(self.store, self.options.context, self.options.limit)
+        else:
+            needles = Needles(self.store, tokenizer, templates=str(self.options.templates))
+            needles.make(max(self.options.lengths or ()), 0.5, np.random.default_rng(0))
+
+    def measure(self, name: str, model: Any, tokenizer: Any, parts: Parts, progress: Progress | None) -> dict[str, Any]:
+        return self.suite(name, model, Job(self.store, tokenizer, self.options, parts, progress))
+
+
+def cells(table: Table, stores: Mapping[str, TokenStore]) -> list[Cell]:
+    """Every cell of a row, the quick ones first: perplexity of each text, then needles in the test text."""
+    needles = [_needles(table, w, n, stores[TEST]) for n in table.lengths for w in table.wordings]
+    return [_perplexity(table, text, store) for text, store in stores.items()] + needles
+
+
+def _perplexity(table: Table, text: str, store: TokenStore) -> Cell:
+    values = {"context": table.context, "limit": table.limit, "window": table.window}
+    return Cell(f"perplexity {text}", run_ppl, store, EvalOptions.of(seed=table.seed, **values), values)
+
+
+def _needles(table: Table, wording: str, length: int, store: TokenStore) -> Cell:
+    """At least `table.needles`, as many at each depth; fewer than there are depths stand at depths spread evenly."""
+    count = table.needles
+    spread = {"limit": count} if count < len(DEPTHS) else {"needles": -(-count // len(DEPTHS))}
+    options = EvalOptions.of(lengths=[length], templates=wording, seed=table.seed, **spread)
+    key = {"length": length, "templates": [t.name for t in choose_templates(wording)], **spread}
+    return Cell(needle_name(wording, length), run_niah, store, options, key)
+
+
+def needle_name(wording: str, length: int) -> str:
+    return f"needles {wording} {length}"
+
+
+def kept(row: Built, todo: list[Cell], parts: Parts) -> dict[str, Any]:
+    """The cells of a row that were measured already, by name."""
+    found = {cell.name: parts.find(cell.key_of(row)) for cell in todo} if row.ready else {}
+    return {name: value for name, value in found.items() if value is not None}

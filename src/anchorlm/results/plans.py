@@ -1,0 +1,81 @@
+"""The plan of every row, from what the table says of it, and windows of the same bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..core import UserError, suggest
+from ..describe import state_bytes
+from ..plan import ModelShape, Plan
+from ..presets import PRESETS, build
+from .table import Row, Table
+
+PER_TOKEN = "full attention per token"
+
+
+def row_plans(table: Table, shape: ModelShape) -> dict[str, Plan]:
+    """The checked plan of each row that can be built, in the table's order."""
+    plans: dict[str, Plan] = {}
+    for row in table.rows:
+        if not row.needs:
+            try:
+                plans[row.name] = _plan(table, row, plans, shape)
+            except UserError as error:
+                raise UserError(f"row {row.name!r}: {error}") from error
+    return plans
+
+
+def fixed_bytes(plan: Plan, shape: ModelShape) -> int:
+    """Bytes of one sequence's state that do not grow with the text, each part at its largest."""
+    return sum(size for part, size in state_bytes(plan, shape).items() if part != PER_TOKEN)
+
+
+def bytes_at(plan: Plan, shape: ModelShape, tokens: int) -> int:
+    """Bytes of the state after `tokens` tokens."""
+    return fixed_bytes(plan, shape) + tokens * state_bytes(plan, shape)[PER_TOKEN]
+
+
+def same_bytes_window(plan: Plan, shape: ModelShape, sinks: int) -> int:
+    """The smallest window that, with `sinks`, keeps at least as many bytes as the state of `plan`.
+
+    Raises UserError when that state grows with the text.
+    """
+    if state_bytes(plan, shape)[PER_TOKEN]:
+        raise UserError("the state grows with the text, so no window has the same bytes")
+    counters = state_bytes(plan, shape)["counters"]
+    token = shape.layers * 2 * shape.kv_heads * shape.head_dim * shape.bytes_per_element
+    tokens = -(-(fixed_bytes(plan, shape) - counters) // token)
+    return max(1, tokens - sinks + 1)
+
+
+def _plan(table: Table, row: Row, plans: Mapping[str, Plan], shape: ModelShape) -> Plan:
+    if row.plan is None:
+        return plans[row.start]
+    if isinstance(row.plan, str):
+        return _preset(table, row.plan, {}, shape)
+    if not isinstance(row.plan, Mapping):
+        raise UserError(f"plan is {row.plan!r}; give a preset's name or a mapping")
+    values = dict(row.plan)
+    if "same_bytes" in values:
+        return _same_bytes(table, values, plans, shape)
+    if "preset" in values:
+        return _preset(table, str(values.pop("preset")), values, shape)
+    attention = {"kind": "window", "window": table.window, "sinks": table.sinks}
+    return Plan.from_dict({"attention": attention, **values}, shape.layers).check(shape)
+
+
+def _preset(table: Table, name: str, values: Mapping[str, Any], shape: ModelShape) -> Plan:
+    if name not in PRESETS:
+        raise UserError(f"preset {name!r} is unknown; {suggest(name, PRESETS)}")
+    reach = {} if name == "full" else {"window": table.window, "sinks": table.sinks}
+    return build(name, shape, **(reach | dict(values)))
+
+
+def _same_bytes(table: Table, values: Mapping[str, Any], plans: Mapping[str, Plan], shape: ModelShape) -> Plan:
+    name = str(values["same_bytes"])
+    if len(values) > 1:
+        raise UserError("same_bytes stands alone; the plan is a window and the table's sinks")
+    if name not in plans:
+        raise UserError(f"same_bytes names {name!r}, no row above it; {suggest(name, plans)}")
+    return build("swa", shape, window=same_bytes_window(plans[name], shape, table.sinks), sinks=table.sinks)

@@ -1,0 +1,166 @@
+"""A table as data: which rows there are, how each is trained, and what is measured of all of them."""
+
+from __future__ import annotations
+
+import json
+import re
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from ..core import UserError, suggest
+from ..settings import MixSettings, Recipe, Strict, checked, load_recipe, parse_yaml
+
+BASE = "base"
+NAME = re.compile(r"[a-z0-9][a-z0-9.-]*")
+
+
+class Training(Strict):
+    """What every trained row's recipe is set to, unless the row says otherwise."""
+
+    set: dict[str, Any] = {}  # dotted recipe keys
+    mix: MixSettings = MixSettings()
+
+
+class Gap(Strict):
+    """The two rows between which every other one stands: the share of their difference that a row closes."""
+
+    control: str
+    teacher: str
+
+
+class Row(Strict):
+    """One model. Without a recipe it is measured as converted.
+
+    plan: a preset's name; `{preset: NAME, field: value}`; an inline plan, whose attention is the table's window
+    unless it says otherwise; or `{same_bytes: ROW}`, a window alone whose state has at least that row's bytes.
+    start: "base", or an earlier trained row: under its own plan it goes on, under another one what both have in
+    common is taken over. needs: why the row cannot be built yet.
+    """
+
+    name: str
+    note: str = ""
+    plan: Any = None
+    start: str = BASE
+    recipe: str | None = None
+    set: dict[str, Any] = {}
+    mix: MixSettings | None = None
+    needs: str = ""
+
+
+class Table(Strict):
+    """Every row, and what is measured of it. Lengths in tokens; `needles` of each length and wording."""
+
+    title: str
+    base: str
+    window: int = Field(128, ge=1)
+    sinks: int = Field(4, ge=0)
+    context: int = Field(2048, ge=2)
+    limit: int | None = Field(None, ge=1)  # perplexity documents of each text
+    lengths: tuple[int, ...] = Field((1024, 2048, 4096, 8192), min_length=1)
+    needles: int = Field(20, ge=1)
+    wordings: tuple[Literal["heldout", "train"], ...] = Field(("heldout", "train"), min_length=1)
+    seed: int = Field(0, ge=0, lt=2**63)
+    training: Training = Training()
+    gap: Gap | None = None
+    rows: tuple[Row, ...] = Field(min_length=1)
+
+    def row(self, name: str, where: str) -> Row:
+        """The row of that name; UserError, which begins with `where`, when there is none."""
+        found = {row.name: row for row in self.rows}
+        if name not in found:
+            raise UserError(f"{where} names row {name!r}, which the table has not; {suggest(name, found)}")
+        return found[name]
+
+    def recipe(self, row: Row) -> Recipe | None:
+        """The resolved recipe of a row; None when it is not trained."""
+        if row.recipe is None:
+            return None
+        mix = row.mix or self.training.mix
+        shares = {f"data.mix.{kind}": share for kind, share in mix.model_dump().items()}
+        values = {**self.training.set, **shares, **row.set}
+        try:
+            return load_recipe(row.recipe, [f"{key}={json.dumps(value)}" for key, value in values.items()])
+        except UserError as error:
+            raise UserError(f"row {row.name!r}: {error}") from error
+
+
+def table_names() -> list[str]:
+    """Names of the packaged tables."""
+    return sorted(item.name[:-5] for item in _packaged().iterdir() if item.name.endswith(".yaml"))
+
+
+def load_table(name: str | Path, **changes: Any) -> Table:
+    """The table of a packaged name or a YAML file, checked; `changes` replace its top-level values unless None.
+
+    Raises UserError for broken YAML, an unknown key, a name given twice and a row that refers to none before it.
+    """
+    data = parse_yaml(_read(name), f"table {name}")
+    rows = data.get("rows")
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise UserError(f"table {name}: rows must be a list of rows, each with keys and values")
+    data["rows"] = [checked(Row, row, f"row {row.get('name', number)!r}") for number, row in enumerate(rows, 1)]
+    if data.get("gap") is not None:
+        data["gap"] = checked(Gap, data["gap"], "table gap")
+    data |= {key: value for key, value in changes.items() if value is not None}
+    table = checked(Table, data, "table")
+    _check(table)
+    return table
+
+
+def _read(name: str | Path) -> str:
+    path = Path(name)
+    if str(name) in table_names():
+        return (_packaged() / f"{name}.yaml").read_text(encoding="utf-8")
+    if not path.is_file():
+        known = suggest(str(name), ["core", "retention", *table_names()])
+        raise UserError(f"table {str(name)!r} is neither a file nor a packaged table; {known}")
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise UserError(f"table {path} is not UTF-8 text") from None
+
+
+def _packaged() -> Any:
+    return resources.files("anchorlm") / "tables"
+
+
+def _check(table: Table) -> None:
+    seen: dict[str, Row] = {}
+    for row in table.rows:
+        if not NAME.fullmatch(row.name) or row.name == BASE:
+            raise UserError(f"row name {row.name!r} is not allowed; use small letters, digits, - and ., but not 'base'")
+        if row.name in seen:
+            raise UserError(f"row {row.name!r} is there twice; each name stands once")
+        _check_start(row, seen)
+        _check_parts(row)
+        table.recipe(row)
+        seen[row.name] = row
+    for part, name in (table.gap.model_dump() if table.gap else {}).items():
+        table.row(name, f"gap.{part}")
+
+
+def _check_start(row: Row, seen: dict[str, Row]) -> None:
+    if row.start == BASE:
+        return
+    if row.start not in seen:
+        raise UserError(
+            f"row {row.name!r} starts from {row.start!r}, no row above it; {suggest(row.start, [BASE, *seen])}"
+        )
+    if seen[row.start].recipe is None:
+        raise UserError(
+            f"row {row.name!r} starts from {row.start!r}, which is not trained; name a trained row or 'base'"
+        )
+    if row.recipe is None:
+        raise UserError(f"row {row.name!r} starts from {row.start!r} but has no recipe; it would be the same model")
+
+
+def _check_parts(row: Row) -> None:
+    if row.needs and (row.plan is not None or row.recipe):
+        raise UserError(f"row {row.name!r} needs what is not built, so it takes no plan and no recipe")
+    if not row.needs and row.plan is None and row.start == BASE:
+        raise UserError(f"row {row.name!r} has no plan; name a preset, or 'full' for the untouched model")
+    if row.recipe is None and (row.set or row.mix):
+        raise UserError(f"row {row.name!r} has set or mix but no recipe to change")
