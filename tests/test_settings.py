@@ -50,6 +50,7 @@ def test_a_file_may_leave_fields_at_their_defaults(tmp_path):
         ("data.packing=pack", ["data.packing", "'pack'", "concatenate"]),
         ("stage1.steps", ["must look like"]),
         ("seed.x=3", ["seed is a single value"]),
+        ("data.mix.recal=0.1", ["'data.mix.recal'", "did you mean 'recall'"]),
         ("stage1=3", ["stage1", "3"]),
     ],
 )

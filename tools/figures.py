@@ -1,4 +1,7 @@
-"""Put the table of `anchorlm results core -o DIR` into README.md and docs/core.md: tools/figures.py DIR"""
+"""Put the page of `anchorlm results ... -o DIR` into the documentation: tools/figures.py DIR
+
+core.md goes into README.md and docs/core.md, results.md into docs/results.md.
+"""
 
 import re
 import sys
@@ -11,15 +14,26 @@ MARKED = re.compile(r"<!-- results:begin.*?results:end -->", re.DOTALL)
 
 
 def main(folder: str) -> None:
-    """Raises FileNotFoundError when the folder holds no core.md, ValueError when README has lost its marks."""
-    page = (Path(folder) / "core.md").read_text(encoding="utf-8")
-    (ROOT / "docs" / "core.md").write_text(page, encoding="utf-8")
+    """Raises FileNotFoundError when the folder holds neither page, ValueError when a target has lost its marks."""
+    pages = {name: Path(folder) / f"{name}.md" for name in ("core", "results")}
+    found = {name: path.read_text(encoding="utf-8") for name, path in pages.items() if path.is_file()}
+    if not found:
+        raise FileNotFoundError(f"{folder} holds neither core.md nor results.md")
+    if "core" in found:
+        (ROOT / "docs" / "core.md").write_text(found["core"], encoding="utf-8")
+        put(ROOT / "README.md", found["core"])
+    if "results" in found:
+        put(ROOT / "docs" / "results.md", found["results"])
+
+
+def put(target: Path, page: str) -> None:
+    """Between the marks of `target`, the page without its title."""
     body = page.partition("\n")[2].strip()
-    readme = ROOT / "README.md"
-    text, count = MARKED.subn(lambda _: f"{START}\n\n{body}\n\n{END}", readme.read_text(encoding="utf-8"))
+    text, count = MARKED.subn(lambda _: f"{START}\n\n{body}\n\n{END}", target.read_text(encoding="utf-8"))
     if count != 1:
-        raise ValueError("README.md needs the lines results:begin and results:end once")
-    readme.write_text(text, encoding="utf-8")
+        raise ValueError(f"{target.name} needs the lines results:begin and results:end once")
+    target.write_text(text, encoding="utf-8")
 
 
-main(sys.argv[1])
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -124,11 +124,13 @@ def recipe_names() -> list[str]:
 
 
 def checked(kind: type[Settings], data: Any, what: str) -> Settings:
-    """`kind` made from plain data; the first mistake becomes one UserError line with its dotted key."""
+    """`kind` made from plain data; a mistake becomes one UserError line with its dotted key."""
     try:
         return kind.model_validate(data)
     except ValidationError as error:
-        raise UserError(_explain(kind, error.errors()[0], what)) from None
+        found = error.errors()  # a misspelt key is told before what is missing for want of it
+        first = next((one for one in found if one["type"] == "extra_forbidden"), found[0])
+        raise UserError(_explain(kind, first, what)) from None
 
 
 def flatten(data: dict, prefix: str = "") -> dict[str, Any]:
@@ -197,5 +199,7 @@ def _explain(kind: type[Strict], error: Any, what: str) -> str:
 
 def _fields(kind: type[BaseModel], path: Sequence[str]) -> list[str]:
     for part in path:
-        kind = kind.model_fields[part].annotation  # type: ignore[assignment]
+        annotation = kind.model_fields[part].annotation
+        kinds = get_args(annotation) or (annotation,)  # of a group that may be left out too
+        kind = next(found for found in kinds if isinstance(found, type) and issubclass(found, BaseModel))
     return list(kind.model_fields)

@@ -42,6 +42,12 @@ def test_rows_side_by_side_and_files(book, tmp_path):
         assert len(shown) == 3 and shown[1].startswith("model")
 
 
+def test_another_limit_reads_other_pieces(book, tmp_path):
+    found = [evaluate(book, suites="ppl", limit=limit, out=tmp_path / "out") for limit in (3, 9, None)]
+    fresh = [evaluate(book, suites="ppl", limit=limit) for limit in (3, 9, None)]
+    assert [one["ppl"]["rows"][0]["value"] for one in found] == [one["ppl"]["rows"][0]["value"] for one in fresh]
+
+
 def test_a_stopped_run_goes_on_and_gives_the_same(book, tmp_path, monkeypatch):
     monkeypatch.setattr(runner, "PIECES_PER_PART", 2)
     straight = evaluate(book)

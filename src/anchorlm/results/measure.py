@@ -30,11 +30,12 @@ class Cell:
     options: EvalOptions
     key: dict[str, Any]
 
-    def key_of(self, row: Built) -> dict[str, Any]:
+    def key_of(self, digest: str) -> dict[str, Any]:
+        """What a figure of the row with this digest is kept under."""
         texts = {"data": self.store.content_hash, "tokenizer": self.store.tokenizer_hash}
         return {
             "table": self.name.partition(" ")[0],
-            "row": row.digest(),
+            "row": digest,
             "seed": self.options.seed,
             **texts,
             **self.key,
@@ -78,5 +79,8 @@ def needle_name(wording: str, length: int) -> str:
 
 def kept(row: Built, todo: list[Cell], parts: Parts) -> dict[str, Any]:
     """The cells of a row that were measured already, by name."""
-    found = {cell.name: parts.find(cell.key_of(row)) for cell in todo} if row.ready else {}
+    if not row.ready:
+        return {}
+    digest = row.digest()
+    found = {cell.name: parts.find(cell.key_of(digest)) for cell in todo}
     return {name: value for name, value in found.items() if value is not None}

@@ -138,7 +138,10 @@ def markdown(result: dict[str, Any]) -> str:
     for wording in table["wordings"]:
         parts += _needle_lines(table, rows, wording)
     parts += _missing(rows)
-    parts += [f"Seed {table['seed']}, {facts['threads']} threads, {facts['processor']}; {versions}.", ""]
+    parts += [
+        f"Seed {table['seed']}, {result['dtype']}, {facts['threads']} threads, {facts['processor']}; {versions}.",
+        "",
+    ]
     return "\n".join(parts)
 
 
@@ -234,7 +237,7 @@ def _needle_lines(table: dict[str, Any], rows: list[dict[str, Any]], wording: st
 
 WORDINGS = {
     "heldout": "Facts and cues worded as no generated row ever is.",
-    "train": "Facts and cues worded as the needle rows that a recipe may mix in; recall rows have wordings of their own.",
+    "train": "Facts and cues worded as in the needle rows that a recipe may mix in; recall rows are worded otherwise.",
 }
 
 

@@ -20,7 +20,7 @@ from ..plan import Plan
 from ..settings import Recipe
 from ..train.checkpoint import newest_complete, read_position
 from ..train.folder import check_identity, identity_of, started_with
-from .table import BASE, Row
+from .table import BASE, Row, Table
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Place:
     base: str
     fingerprint: str
     root: Path
-    dtype: str = "auto"
+    dtype: str = "float32"
     device: str = "cpu"
 
 
@@ -134,15 +134,13 @@ class Built:
         return {"row": self.start.row.name, "weights": self.start.digest()} if self.start else {}
 
 
-def build_rows(
-    rows: list[Row], plans: dict[str, Plan], recipes: dict[str, Recipe | None], place: Place
-) -> dict[str, Built]:
+def build_rows(table: Table, plans: dict[str, Plan], place: Place) -> dict[str, Built]:
     """Every row that has a plan, by name, each tied to the row it starts from."""
     built: dict[str, Built] = {}
-    for row in rows:
+    for row in table.rows:
         if row.name in plans:
             start = None if row.start == BASE else built[row.start]
-            built[row.name] = Built(row, plans[row.name], recipes[row.name], start, place)
+            built[row.name] = Built(row, plans[row.name], table.recipe(row), start, place)
     return built
 
 

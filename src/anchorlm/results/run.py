@@ -13,7 +13,7 @@ from rich.console import Console
 
 from ..convert.bases import load_base, load_base_config
 from ..convert.cached import cache_folder
-from ..core import UserError, atomic_file
+from ..core import UserError, atomic_file, pick_dtype
 from ..data import TokenStore, find_files
 from ..environment import environment
 from ..eval.parts import Parts
@@ -58,6 +58,7 @@ class Run:
     training: TokenStore | None
     cells: list[Cell]
     tokenizer: Any
+    dtype: str
     parts: Parts
 
     def chosen(self) -> list[Built]:
@@ -68,7 +69,7 @@ class Run:
         found = {name: kept(row, self.cells, self.parts) for name, row in self.built.items()}
         texts = {name: _facts(store) for name, store in self.stores.items()}
         result = page.result(self.table, self.built, self.shape, found, texts)
-        result |= {"environment": environment(), "dtype": self.job.dtype}
+        result |= {"environment": environment(), "dtype": self.dtype}
         with atomic_file(self.job.out / "results.json") as file:
             json.dump(result, file, indent=1)
         with atomic_file(self.job.out / "results.md") as file:
@@ -98,21 +99,20 @@ def run_table(table: Table, job: Job, progress: Progress | None = None, say: Cal
 def _prepare(table: Table, job: Job) -> Run:
     for name in job.rows:
         table.row(name, "--rows")
-    plans = row_plans(table, ModelShape.from_config(load_base_config(table.base), BF16))
-    for paths in filter(None, (job.data, job.validation, job.train)):
-        find_files(paths)
     if not job.data:
         raise UserError("a table needs --data: the text on which every row is evaluated")
-    base = load_base(table.base, dtype=job.dtype)
-    place = Place(table.base, base.fingerprint, job.out / "rows", job.dtype, job.device)
-    built = build_rows(list(table.rows), plans, {row.name: table.recipe(row) for row in table.rows}, place)
+    for paths in filter(None, (job.data, job.validation, job.train)):
+        find_files(paths)
+    shape = ModelShape.from_config(load_base_config(table.base), BF16)
+    plans = row_plans(table, shape)
+    base = load_base(table.base)
+    dtype = str(pick_dtype(job.dtype, job.device)).removeprefix("torch.")
+    built = build_rows(table, plans, Place(table.base, base.fingerprint, job.out / "rows", dtype, job.device))
     texts = {TEST: job.data} | ({"validation": job.validation} if job.validation else {})
     stores = {name: _store(paths, base.tokenizer) for name, paths in texts.items()}
     training = _store(job.train, base.tokenizer) if job.train else None
-    shape = ModelShape.from_config(base.model.config, BF16)
-    run = Run(
-        job, table, shape, built, stores, training, cells(table, stores), base.tokenizer, Parts(job.out / "parts")
-    )
+    todo, parts = cells(table, stores), Parts(job.out / "parts")
+    run = Run(job, table, shape, built, stores, training, todo, base.tokenizer, dtype, parts)
     _check_rows(run)
     for cell in run.cells:
         cell.check(base.tokenizer)
@@ -147,6 +147,7 @@ def _check_rows(run: Run) -> None:
 
 def _train(row: Built, run: Run) -> None:
     assert row.recipe is not None and run.training is not None
+    row.check(run.training)  # again: the row it starts from may have been trained just now
     model, tokenizer = row.open_start()
     train(model, tokenizer, row.recipe, run.training, row.folder, console=Console(stderr=True))
     del model
@@ -157,15 +158,16 @@ def _measure(row: Built, run: Run, progress: Progress | None, say: Callable[[str
     """Measure what is missing of a row; the model is opened only then."""
     done = kept(row, run.cells, run.parts)
     todo = [cell for cell in run.cells if cell.name not in done]
-    model = row.open()[0] if todo else None
+    opened, digest = [row.open()[0]] if todo else [], row.digest()
     for number, cell in enumerate(todo, len(done) + 1):
         say(f"{row.row.name}: {cell.name} ({number} of {len(run.cells)})")
-        run.parts.run(
-            cell.key_of(row),
-            lambda cell=cell: cell.measure(row.row.name, model, run.tokenizer, run.parts, progress),
-        )
+
+        def compute(cell: Cell = cell) -> dict[str, Any]:
+            return cell.measure(row.row.name, opened[0], run.tokenizer, run.parts, progress)
+
+        run.parts.run(cell.key_of(digest), compute)
         run.write()
-    del model
+    opened.clear()
     gc.collect()
     return run.write()
 

@@ -102,8 +102,6 @@ def load_table(name: str | Path, **changes: Any) -> Table:
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise UserError(f"table {name}: rows must be a list of rows, each with keys and values")
     data["rows"] = [checked(Row, row, f"row {row.get('name', number)!r}") for number, row in enumerate(rows, 1)]
-    if data.get("gap") is not None:
-        data["gap"] = checked(Gap, data["gap"], "table gap")
     data |= {key: value for key, value in changes.items() if value is not None}
     table = checked(Table, data, "table")
     _check(table)
