@@ -41,8 +41,7 @@ def bootstrap_share(parts: np.ndarray, wholes: np.ndarray, seed: int = 0) -> lis
     totals = wholes[drawn].sum(1)
     if len(parts) < 2 or (totals <= 0).any():
         return None
-    low, high = np.quantile(parts[drawn].sum(1) / totals, [0.025, 0.975])
-    return [float(low), float(high)]
+    return middle(parts[drawn].sum(1) / totals)
 
 
 def wilson(successes: int, trials: int) -> list[float] | None:

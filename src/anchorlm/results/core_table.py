@@ -264,7 +264,7 @@ def _pieces(result: dict[str, Any]) -> int:
     return max(row["documents"] for row in result["rows"])
 
 
-def markdown_table(lines: list[list[str]]) -> list[str]:
-    """Lines of Markdown of a table whose first line is the heads; all columns but the first hold figures."""
+def markdown_table(lines: list[list[str]], texts: int = 1) -> list[str]:
+    """Lines of Markdown of a table whose first line is the heads; all columns but the first `texts` hold figures."""
     heads, *rows = [f"| {' | '.join(line)} |" for line in lines]
-    return [heads, "|---" + "|---:" * (len(lines[0]) - 1) + "|", *rows]
+    return [heads, "|---" * texts + "|---:" * (len(lines[0]) - texts) + "|", *rows]

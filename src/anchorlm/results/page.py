@@ -158,7 +158,7 @@ def _what(table: dict[str, Any], rows: list[dict[str, Any]]) -> list[str]:
         "buffers and sinks included. Trained: parameters of memory and LoRA. Tokens seen: in training, generated rows "
         "and the training of the row it starts from included.",
         "",
-        *markdown_table(lines),
+        *markdown_table(lines, texts=2),
         "",
     ]
 
