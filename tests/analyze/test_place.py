@@ -53,6 +53,11 @@ def test_the_model_is_given_back_as_it_was():
     assert model.model.layers[0].self_attn is attention and torch.equal(model(ids).logits, before)
 
 
+def test_without_a_search_the_order_of_the_scan_decides():
+    found = measured(steps=0)
+    assert found.result["placed"] == {"full": [PLANTED]} and found.result["greedy"] == []
+
+
 def test_an_anchorlm_model_is_measured_as_its_teacher():
     hybrid = convert(planted(), Plan((Reach("window", 4, 1),) * LAYERS)).eval()
     found = anchorlm.place(hybrid, store(), **QUICK, steps=0)

@@ -83,7 +83,8 @@ def measure(lab: Lab, settings: Settings, need: Need) -> tuple[Run, Choice]:
     run.steps = greedy(lab, run.open(max(POOL, steps)), steps, run.goal, run.windowed)
     if settings.oracle or "oracle" in need.sources:
         run.kept = scan.oracle(lab, candidates, settings.kept, run.goal, run.windowed)
-    rankings = {"window": anchors, "greedy": [step.layer for step in run.steps], "oracle": run.helped()}
+    order = [step.layer for step in run.steps] if steps else anchors
+    rankings = {"window": anchors, "greedy": order, "oracle": run.helped()}
     choice = choose(need, rankings)
     run.controls = _controls(run, choice)
     return run, choice

@@ -28,7 +28,7 @@ def place(
     rule: Annotated[str, typer.Option(help="rule of the slots")] = "swiglu-ttt",
     kept: Annotated[int, typer.Option(help="tokens a KV head that the oracle, or a slot of exact tokens, holds")] = 128,
     layers: Annotated[str | None, typer.Option(metavar="7,18-20", help="layers to try; all by default")] = None,
-    steps: Annotated[int | None, typer.Option(help="layers that the greedy search gives back at most")] = None,
+    steps: Annotated[int | None, typer.Option(help="layers that the search gives back at most; 0: no search")] = None,
     needles: Annotated[bool, typer.Option("--needles/--no-needles", help="also measure hidden facts")] = True,
     heads: Annotated[bool, typer.Option("--heads", help="also scan single KV heads of the layers that matter")] = False,
     oracle: Annotated[bool, typer.Option("--oracle", help="also score what a few exact tokens would win back")] = False,
