@@ -60,8 +60,12 @@ def test_merged_equals_unmerged_and_loads_strictly(base_folder, tmp_path, plan):
     assert json.loads((tmp_path / "m" / "run.json").read_text())["base"] == str(base_folder)
 
 
-def test_a_merged_folder_needs_no_anchorlm_and_no_network(tied_folder, tmp_path):
-    model = _adapter(tied_folder, tmp_path / "a")
+KEPT = {"rule": "kept", "options": {"tokens": 5, "width": 6}}
+
+
+@pytest.mark.parametrize("plan,values", [("anchor", {}), ("anchor-f", KEPT)], ids=["anchor", "kept"])
+def test_a_merged_folder_needs_no_anchorlm_and_no_network(tied_folder, tmp_path, plan, values):
+    model = _adapter(tied_folder, tmp_path / "a", plan, **values)
     merge(tmp_path / "a", tmp_path / "m", dtype="float32")
     torch.save(tokens(), tmp_path / "ids.pt")
     code = (
