@@ -87,7 +87,7 @@ def test_files_below_the_current_folder_are_named_from_it(tmp_path, monkeypatch)
 
 
 def test_perplexity_stands_beside_every_control(ran):
-    assert set(ran[0]["perplexity"]) == {"anchor", "teacher", "window + LoRA"}
+    assert set(ran[0]["perplexity"]) == {"hybrid", "teacher", "window + LoRA"}
 
 
 def test_limits_are_said_and_reported(ran):

@@ -32,7 +32,8 @@ from .presets import build
 from .report import write_report
 
 BASE = "smollm2-135m-q4_1"
-ADAPTER = "smollm2-135m-anchor"
+ADAPTER = "smollm2-135m-kept"
+NAME = "hybrid"  # of the adapter's model, in tables and plots
 WINDOW = 128
 
 Say = Callable[[str], None]
@@ -59,9 +60,9 @@ def packaged_text(name: str) -> Path:
     return Path(str(resources.files("anchorlm") / "texts" / name))
 
 
-def packaged_adapter() -> Path | None:
-    """The trained adapter that ships with the package, or None in a copy without it."""
-    folder = Path(str(resources.files("anchorlm") / "adapters" / ADAPTER))
+def packaged_adapter(name: str = ADAPTER) -> Path | None:
+    """A trained adapter that ships with the package, or None in a copy without it."""
+    folder = Path(str(resources.files("anchorlm") / "adapters" / name))
     return folder if files.is_adapter(folder) else None
 
 
@@ -136,7 +137,7 @@ class _Run:
             )  # fmt: skip
             models = views.controls(self.model)
             result = run_eval(
-                self.model, self.tokenizer, "ppl", text, s.context, name="anchor", versus=models, limit=s.documents,
+                self.model, self.tokenizer, "ppl", text, s.context, name=NAME, versus=models, limit=s.documents,
                 seed=s.seed,
             )["ppl"]  # fmt: skip
         for line in lines(*table(result)):
@@ -158,7 +159,7 @@ class _Run:
             done = read_text(self.model, self.tokenizer, book, options, on_point=self.point)
             result = done.ask("")
         self.say("  it goes on: " + " ".join(result.text.split()))
-        self.reading("reading", "anchor", result.points)
+        self.reading("reading", NAME, result.points)
         last = book.strip()[-300:] if s.book_tokens is None else ""
         self.write(
             "text", {"kind": "text", "title": "What it writes after the book", "prompt": last, "text": result.text}
@@ -200,9 +201,9 @@ class _Run:
         """What the adapter cannot do, from this run's figures and from what its own training measured."""
         value = {row["model"]: row["value"] for row in quality["rows"]}
         window = next((name for name in value if name.startswith("window")), None)
-        found = [f"Perplexity is {value['anchor'] / value['teacher'] - 1:+.0%} against the teacher on this text."]
+        found = [f"Perplexity is {value[NAME] / value['teacher'] - 1:+.0%} against the teacher on this text."]
         if window:
-            gain = 1 - value["anchor"] / value[window]
+            gain = 1 - value[NAME] / value[window]
             found.append(f"Memory changes perplexity by {-gain:+.1%} against the same model without it.")
         if not self.trained:
             found.append("This adapter is untrained: its memory does nothing yet.")

@@ -146,5 +146,5 @@ def _named(text: str) -> tuple[str, str]:
 def _packaged() -> str | None:
     from ..quickstart import packaged_adapter
 
-    folder = packaged_adapter()
+    folder = packaged_adapter("smollm2-135m-anchor")
     return None if folder is None else str(folder)

@@ -41,9 +41,10 @@ class AnchorConfig(PreTrainedConfig):
 
     @classmethod
     def of(cls, backbone: PreTrainedConfig, plan: Plan, **kwargs: Any) -> AnchorConfig:
-        """The configuration of `backbone` under `plan`."""
+        """The configuration of `backbone` under `plan`. Where the backbone once lay on this machine is left out."""
         tokens = {n: getattr(backbone, n, None) for n in ("bos_token_id", "eos_token_id", "pad_token_id")}
-        return cls(backbone=backbone.to_dict(), plan=plan.to_dict(), **tokens, **kwargs)
+        values = {name: value for name, value in backbone.to_dict().items() if name != "_name_or_path"}
+        return cls(backbone=values, plan=plan.to_dict(), **tokens, **kwargs)
 
     def backbone_config(self) -> PreTrainedConfig:
         """The backbone's configuration as an object."""
