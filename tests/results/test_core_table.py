@@ -5,6 +5,7 @@ import json
 import pytest
 
 from anchorlm import results
+from anchorlm.cli import __main__ as program
 from anchorlm.convert.attach import convert
 from anchorlm.convert.bases import load_base
 from anchorlm.convert.save import save
@@ -55,3 +56,12 @@ def test_a_missing_row_is_named_before_measuring(settings, tmp_path):
     bad = results.Core(settings.data, settings.base, extra={"mine": str(tmp_path / "none")})
     with pytest.raises(UserError, match="row 'mine': folder .*none does not exist"):
         results.core(bad, tmp_path / "out")
+
+
+def test_the_command_names_what_it_measures(settings, tmp_path, capsys):
+    words = ["--data", *settings.data, "--base", settings.base, "--adapter", settings.adapter, "--lengths", "32,48"]
+    sizes = ["--window", "16", "--context", "128", "--limit", "2", "--no-peaks", "-o", str(tmp_path / "out")]
+    assert program.run(["results", "core", *words, *sizes]) == 0
+    shown = capsys.readouterr()
+    assert f"measuring {settings.base} and its hybrids at 32, 48 tokens" in shown.err
+    assert "read t/s 48" in shown.out

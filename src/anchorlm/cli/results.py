@@ -109,7 +109,8 @@ def _core(name: str, data: list[str], out: str, adapter: str | None, row: list[s
         rows = [{n: f"{v:.3f}" if isinstance(v, float) else v for n, v in row.items()} for row in found["rows"]]
         show.emit(found) if json else show.table(rows, "recall of written pairs: cosine of centred answer and value")
         return
-    show.note(f"measuring {base} and its hybrids at {', '.join(f'{n:,}' for n in lengths)} tokens, into {out}; "
+    lengths = ", ".join(f"{n:,}" for n in settings.lengths)
+    show.note(f"measuring {settings.base} and its hybrids at {lengths} tokens, into {out}; "
               "it may take an hour, and goes on where it was stopped")  # fmt: skip
     with show.Progress("", unit="done") as progress:
         result = core(settings, out, progress.named)
