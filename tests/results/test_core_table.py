@@ -65,3 +65,9 @@ def test_the_command_names_what_it_measures(settings, tmp_path, capsys):
     shown = capsys.readouterr()
     assert f"measuring {settings.base} and its hybrids at 32, 48 tokens" in shown.err
     assert "read t/s 48" in shown.out
+
+
+def test_a_length_named_twice_is_one_length():
+    from anchorlm.cli.results import _whole_numbers
+
+    assert _whole_numbers(["1024", "2048", "1024"]) == (1024, 2048)

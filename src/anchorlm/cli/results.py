@@ -127,12 +127,13 @@ def _refuse(ctx: typer.Context, names: Sequence[str], what: str) -> None:
 
 
 def _whole_numbers(values: Sequence[str]) -> tuple[int, ...]:
+    """In the order given, each once."""
     from ..core import UserError
 
     for text in values:
         if not text.isdecimal() or not int(text):
             raise UserError(f"--lengths {text!r} is no whole number of at least 1; give tokens, such as 1024 2048")
-    return tuple(map(int, values))
+    return tuple(dict.fromkeys(map(int, values)))
 
 
 def _named(text: str) -> tuple[str, str]:
