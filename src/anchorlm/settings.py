@@ -104,7 +104,7 @@ class Recipe(Strict):
     checkpoint: bool = False
     detach: int = Field(0, ge=0)
     calibrate: bool = True
-    log: tuple[Literal["tensorboard"], ...] = ()
+    log: tuple[Literal["tensorboard", "trackio", "wandb"], ...] = ()
 
 
 Settings = TypeVar("Settings", bound=Strict)

@@ -2,6 +2,8 @@
 
 import io
 import json
+import os
+import sys
 
 import pytest
 from rich.console import Console
@@ -46,10 +48,11 @@ def test_a_terminal_keeps_the_evaluations_only():
     assert "evaluation  ce 2.2500" in lines(terminal=True)
 
 
-def test_a_log_that_is_not_installed_is_named_before_anything_is_written(tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", ["tensorboard", "trackio", "wandb"])
+def test_a_log_that_is_not_installed_is_named_before_anything_is_written(tmp_path, monkeypatch, name):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"tensorboard.*anchorlm\[log\]"):
-        train(tiny_hybrid(), char_tokenizer(), tiny_recipe(log=["tensorboard"]), tiny_store(), tmp_path / "run")
+    with pytest.raises(UserError, match=rf"{name}.*anchorlm\[log\]"):
+        train(tiny_hybrid(), char_tokenizer(), tiny_recipe(log=[name]), tiny_store(), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -59,6 +62,42 @@ def test_tensorboard_takes_every_figure(tmp_path, monkeypatch):
     recipe = tiny_recipe(log=["tensorboard"], stage2={"steps": 0})
     train(tiny_hybrid(), char_tokenizer(), recipe, tiny_store(), tmp_path / "run", console=console)
     assert any((tmp_path / "run" / "tensorboard").iterdir())
+
+
+class Fake:
+    """Stands for trackio and wandb: they share these three calls."""
+
+    def __init__(self):
+        self.options, self.logged, self.finished, self.remote = None, [], 0, None
+
+    def init(self, **options):
+        print("a banner on stdout")
+        self.options, self.remote = options, os.environ.get("TRACKIO_SPACE_ID")
+        return self
+
+    def log(self, figures, step):
+        self.logged.append((step, figures))
+
+    def finish(self):
+        self.finished += 1
+
+
+@pytest.mark.parametrize("name", ["trackio", "wandb"])
+def test_a_tracker_takes_every_figure_and_stays_on_this_machine(tmp_path, monkeypatch, capsys, name):
+    fake = Fake()
+    monkeypatch.setitem(sys.modules, name, fake)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: "found")
+    monkeypatch.setenv("TRACKIO_SPACE_ID", "somewhere/else")
+    recipe, console = tiny_recipe(log=[name], stage2={"steps": 0}), Console(file=io.StringIO())
+    train(tiny_hybrid(), char_tokenizer(), recipe, tiny_store(), tmp_path / "run", console=console)
+    assert fake.options["project"] == "anchorlm" and fake.options["name"] == "run"
+    assert fake.remote is None if name == "trackio" else fake.options["mode"] == "offline"
+    assert os.environ["TRACKIO_SPACE_ID"] == "somewhere/else"
+    assert [step for step, _ in fake.logged] == [1, 2, 3] and fake.finished == 1
+    records = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [figures["losses/ce"] for _, figures in fake.logged] == [r["losses"]["ce"] for r in records]
+    assert all(isinstance(value, float) for _, figures in fake.logged for value in figures.values())
+    assert capsys.readouterr().out == ""
 
 
 def test_records_are_plain_json(tmp_path):

@@ -1,16 +1,21 @@
-"""Where a run's figures go: JSON lines always, a progress line for people, TensorBoard on request."""
+"""Where a run's figures go: JSON lines always, a progress line for people, TensorBoard, trackio or wandb on request."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Sequence
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any, Protocol
 
 from rich.console import Console
 
 from ..core import UserError, atomic_file
+
+PROJECT = "anchorlm"  # under which trackio and wandb keep the runs
 
 
 class Sink(Protocol):
@@ -100,6 +105,53 @@ class Tensorboard:
         self.writer.close()
 
 
+class Trackio:
+    """Scalars for trackio, in its folder on this machine: never in a Space or on a server, whatever is set."""
+
+    REMOTE = ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL")
+
+    def __init__(self, path: Path) -> None:
+        with redirect_stdout(sys.stderr), _unset(self.REMOTE):
+            import trackio
+
+            self.run = trackio.init(project=PROJECT, name=path.parent.resolve().name, resume="allow")
+
+    def write(self, record: dict[str, Any]) -> None:
+        self.run.log(dict(_scalars(record)), step=record["step"])
+
+    def close(self) -> None:
+        with redirect_stdout(sys.stderr):
+            self.run.finish()
+
+
+class Wandb:
+    """Scalars for wandb, offline in `path`: it asks for no login, and `wandb sync` sends them when that is wanted."""
+
+    def __init__(self, path: Path) -> None:
+        with redirect_stdout(sys.stderr):
+            import wandb
+
+            path.mkdir(parents=True, exist_ok=True)
+            self.run = wandb.init(project=PROJECT, name=path.parent.resolve().name, dir=str(path), mode="offline")
+
+    def write(self, record: dict[str, Any]) -> None:
+        self.run.log(dict(_scalars(record)), step=record["step"])
+
+    def close(self) -> None:
+        with redirect_stdout(sys.stderr):
+            self.run.finish()
+
+
+@contextmanager
+def _unset(names: Sequence[str]) -> Iterator[None]:
+    """The environment without these names inside the block."""
+    held = {name: os.environ.pop(name) for name in names if name in os.environ}
+    try:
+        yield
+    finally:
+        os.environ.update(held)
+
+
 def _scalars(record: dict[str, Any], prefix: str = "") -> list[tuple[str, float]]:
     found: list[tuple[str, float]] = []
     for key, value in record.items():
@@ -108,6 +160,9 @@ def _scalars(record: dict[str, Any], prefix: str = "") -> list[tuple[str, float]
         elif isinstance(value, (int, float)) and key not in ("step", "stage_step"):
             found.append((prefix + key, float(value)))
     return found
+
+
+EXTRA: dict[str, Callable[[Path], Sink]] = {"tensorboard": Tensorboard, "trackio": Trackio, "wandb": Wandb}
 
 
 def check_sinks(names: Sequence[str]) -> None:
@@ -119,5 +174,5 @@ def check_sinks(names: Sequence[str]) -> None:
 
 def open_sinks(run: Path, names: Sequence[str], last_step: int, total: int, console: Console) -> list[Sink]:
     """The sinks of a run in folder `run`; `names` are those asked for beside the two that are always there."""
-    extra: list[Sink] = [Tensorboard(run / "tensorboard") for _ in names]
+    extra: list[Sink] = [EXTRA[name](run / name) for name in names]
     return [JsonLines(run / "metrics.jsonl", last_step), Progress(console, total), *extra]
