@@ -102,6 +102,7 @@ class Recipe(Strict):
     save_every: int = Field(25, ge=1)
     keep_last: int = Field(2, ge=1)
     checkpoint: bool = False
+    shard: bool = False
     detach: int = Field(0, ge=0)
     calibrate: bool = True
     log: tuple[Literal["tensorboard", "trackio", "wandb"], ...] = ()

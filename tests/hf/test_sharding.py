@@ -9,6 +9,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 import builders
+from anchorlm.hf.model import Captures
 from anchorlm.plan import Plan
 from builders import assert_near
 
@@ -25,6 +26,13 @@ def mesh(tmp_path, monkeypatch):
     dist.destroy_process_group()
 
 
+def captured(model, ids):
+    """The attention outputs of all layers, taken while gradients are wanted."""
+    captures = Captures()
+    model(ids, captures=captures)
+    return torch.cat([captures.outputs[layer] for layer in range(4)])
+
+
 @pytest.mark.skipif(os.name == "nt", reason="gloo over files is not there on Windows")
 @pytest.mark.parametrize("checkpoint", [False, True])
 def test_fully_sharded_layers_give_the_same_loss_and_gradients(mesh, checkpoint):
@@ -33,6 +41,7 @@ def test_fully_sharded_layers_give_the_same_loss_and_gradients(mesh, checkpoint)
     loss.backward()
     expected = {n: p.grad.clone() for n, p in model.named_parameters()}
     model.zero_grad()
+    expected_outputs = captured(model, ids)
     for layer in model.backbone.model.layers:
         fully_shard(layer, mesh=mesh)
     fully_shard(model, mesh=mesh)
@@ -41,3 +50,4 @@ def test_fully_sharded_layers_give_the_same_loss_and_gradients(mesh, checkpoint)
     assert_near(sharded, loss, 1e-6)
     for name, parameter in model.named_parameters():
         assert_near(parameter.grad.full_tensor(), expected[name], 1e-5, name)
+    assert_near(captured(model, ids), expected_outputs, 1e-5)

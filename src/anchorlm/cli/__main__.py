@@ -17,7 +17,7 @@ import typer
 from typer.core import TyperGroup
 
 from . import convert, doctor, evaluate, generate, info, merge, place, quickstart, results, show, train
-from .options import SeveralValues
+from .options import SeveralValues, first_process
 
 QUIET = {"TRANSFORMERS_VERBOSITY": "error", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_DISABLE_TELEMETRY": "1"}
 
@@ -79,6 +79,8 @@ def _explain(error: Exception) -> int:
     code, text = classify(error)
     if code == 1 and os.environ.get("ANCHORLM_DEBUG") == "1":
         traceback.print_exc()
+    if code == 2 and not first_process():
+        return code  # the first process says the same
     return _say(f"error: {text}", code)
 
 

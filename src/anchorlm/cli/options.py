@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable
 from typing import Annotated, Any
@@ -111,6 +112,16 @@ def check_device(name: str) -> str:
     if torch.device(name).type == "meta":
         raise UserError(f"device {name!r} holds no values; allowed: auto, cpu, cuda, cuda:N")
     return name
+
+
+def first_process() -> bool:
+    """Whether this is the one process that prints, where torchrun or `accelerate launch` started several."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def own_device(name: str) -> str:
+    """The device of this process: of several on one machine each has its own GPU."""
+    return f"cuda:{os.environ['LOCAL_RANK']}" if name == "cuda" and "LOCAL_RANK" in os.environ else name
 
 
 def check_output(path: str, overwrite: bool) -> None:

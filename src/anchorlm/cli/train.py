@@ -49,12 +49,13 @@ def train(
     for paths in (data, eval_data):
         find_files(paths) if paths else None
     seed_all(chosen.seed)
-    model, tokenizer = load(source, dtype, options.check_device(device), base=base, any_base=any_base)
+    device = options.own_device(options.check_device(device))
+    model, tokenizer = load(source, dtype, device, base=base, any_base=any_base)
     result = run(
         model, tokenizer, chosen, data, out, resume=resume, dry_run=dry_run, eval_data=eval_data or None,
         console=Console(stderr=json),
     )  # fmt: skip
-    if json:
+    if json and options.first_process():
         show.emit(
             {"out": out or None, "dry_run": dry_run, "recipe": chosen.model_dump(mode="json"), **result.to_dict()}
         )

@@ -44,23 +44,27 @@ class Step:
         return self.memo[key]
 
 
-@dataclass
 class LayerCall:
     """The holder that carries one layer's inputs in and its results out; lives for one call of one layer.
 
-    A plain object on purpose: dictionaries are rebuilt by sharding wrappers, caches are dropped by checkpointing.
+    A plain object on purpose: dictionaries and dataclasses are rebuilt by sharding wrappers, which would leave the
+    results in a copy; caches are dropped by checkpointing.
     """
 
-    step: Step
-    index: int
-    attention: AttentionState | None
-    slots: dict[str, SlotState]
-    traces: dict[str, Trace]
-    inputs: Tensor | None = None
-    captured: Tensor | None = None
-    new_attention: AttentionState | None = None
-    new_slots: dict[str, SlotState] = field(default_factory=dict)
-    new_traces: dict[str, Trace] = field(default_factory=dict)
+    def __init__(
+        self,
+        step: Step,
+        index: int,
+        attention: AttentionState | None,
+        slots: dict[str, SlotState],
+        traces: dict[str, Trace],
+    ) -> None:
+        self.step, self.index, self.attention, self.slots, self.traces = step, index, attention, slots, traces
+        self.inputs: Tensor | None = None
+        self.captured: Tensor | None = None
+        self.new_attention: AttentionState | None = None
+        self.new_slots: dict[str, SlotState] = {}
+        self.new_traces: dict[str, Trace] = {}
 
 
 def build_reader(slot: Slot, shape: ModelShape) -> nn.Module:

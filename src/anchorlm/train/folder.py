@@ -23,19 +23,24 @@ from ..settings import Recipe, flatten
 from .checkpoint import NAME, clear_unfinished, newest_complete, read_position
 
 CONFIG = "config.yaml"
-FREE = ("name", "eval_every", "eval_batches", "save_every", "keep_last", "log", "checkpoint")
+FREE = ("name", "eval_every", "eval_batches", "save_every", "keep_last", "log", "checkpoint", "shard")
 
 
-def identity(recipe: Recipe, model: Any, store: Any) -> dict[str, Any]:
-    """What must be the same for a run to go on; plain data, so that a difference can be named."""
+def identity(recipe: Recipe, model: Any, store: Any, world: int = 1) -> dict[str, Any]:
+    """What must be the same for a run to go on; plain data, so that a difference can be named.
+
+    data.batch counts the rows of all `world` processes, so that another number of them may go on with as many rows.
+    """
     base = getattr(model.config, "base_fingerprint", None) or getattr(model.config, "base", None)
-    return identity_of(recipe, model.plan, store, base)
+    return identity_of(recipe, model.plan, store, base, world)
 
 
-def identity_of(recipe: Recipe, plan: Plan, store: Any, base: str | None) -> dict[str, Any]:
+def identity_of(recipe: Recipe, plan: Plan, store: Any, base: str | None, world: int = 1) -> dict[str, Any]:
     """The same for a model that is not opened. `base`: fingerprint or name; without a store there is no text."""
     texts = None if store is None else {"texts": store.content_hash, "tokenizer": store.tokenizer_hash}
-    return {"recipe": _fixed(recipe.model_dump(mode="json")), "plan": plan.to_dict(), "data": texts, "base": base}
+    settings = recipe.model_dump(mode="json")
+    settings["data"]["batch"] *= world
+    return {"recipe": _fixed(settings), "plan": plan.to_dict(), "data": texts, "base": base}
 
 
 def _fixed(settings: dict[str, Any]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from .errors import TrainingError
 from .folder import write_json
 from .guard import check_gradients, check_losses, check_tokens
 from .losses import View
+from .parallel import ALONE, World, shard
 from .rows import draw_narrow, narrowed, weighted
 from .sinks import Sink
 from .stages import Stage, active_stages, enter_stage, rate_factor
@@ -40,6 +41,7 @@ class Run:
     position: Position
     resumed: Path | None = None  # the checkpoint that is still to be loaded
     sinks: Sequence[Sink] = ()
+    world: World = ALONE
 
     @property
     def root(self) -> Path:
@@ -61,12 +63,15 @@ def run_stages(run: Run) -> None:
     names = list(active_stages(run.recipe))
     if _must_calibrate(run.model, run.recipe, run.position):
         _calibrate(run)
+    if run.recipe.shard:
+        shard(run.model, run.world)
     for name in names[names.index(run.position.stage) :]:
         if name != run.position.stage:
             run.position = replace(run.position, stage=name, stage_step=0)
         seed_all(run.recipe.seed + names.index(name))
         stage = enter_stage(run.model, name, run.recipe)
-        write_json(run.out / f"trainable-{name}.json", sorted(stage.parameters))
+        if run.world.first:
+            write_json(run.out / f"trainable-{name}.json", sorted(stage.parameters))
         _run_stage(run, stage)
 
 
@@ -87,14 +92,16 @@ def _must_calibrate(model: Any, recipe: Recipe, position: Position) -> bool:
 
 def _calibrate(run: Run) -> None:
     """Fit the slots to the first row of the data; a resumed run finds the result in its weights."""
-    row = next(_stream(run)).input_ids[:1].to(next(run.model.parameters()).device)
-    write_json(run.out / "calibration.json", {"step sizes": calibrate(run.model, row)})
+    row = next(_stream(run, ALONE)).input_ids[:1].to(next(run.model.parameters()).device)
+    found = calibrate(run.model, row)
+    if run.world.first:
+        write_json(run.out / "calibration.json", {"step sizes": found})
 
 
 def _run_stage(run: Run, stage: Stage) -> None:
     optimizer = _make_optimizer(stage)
     _restore(run, stage, optimizer)
-    stream = _stream(run)
+    stream = _stream(run, run.world)
     while run.position.stage_step < stage.settings.steps:
         _train_step(run, stage, optimizer, stream)
         _after_step(run, stage, optimizer)
@@ -122,9 +129,9 @@ def _restore(run: Run, stage: Stage, optimizer: torch.optim.Optimizer) -> None:
     saved.restore_rng(path)
 
 
-def _stream(run: Run) -> Iterator[Any]:
-    data = run.recipe.data
-    return batches(run.rows, data.length, data.batch, run.recipe.seed, run.position.cursor)
+def _stream(run: Run, world: World) -> Iterator[Any]:
+    data, place = run.recipe.data, {"rank": world.rank, "world": world.size}
+    return batches(run.rows, data.length, data.batch, run.recipe.seed, run.position.cursor, **place)
 
 
 def _train_step(run: Run, stage: Stage, optimizer: torch.optim.Optimizer, stream: Iterator[Any]) -> None:
@@ -132,14 +139,18 @@ def _train_step(run: Run, stage: Stage, optimizer: torch.optim.Optimizer, stream
     begin, step = time.perf_counter(), run.position.step + 1
     views, cursor = _next_views(run, stage, stream, step)
     losses = backward(
-        run.model, views, stage, lambda parts, view: check_losses(parts, run.model, view, step, run.last_good)
+        run.model,
+        views,
+        stage,
+        lambda parts, view: check_losses(parts, run.model, view, step, run.last_good),
+        run.world,
     )
     norm = _clip(stage)
     check_gradients(stage.parameters, norm, step, run.last_good)
     rates = _set_rates(optimizer, rate_factor(stage.settings, run.position.stage_step))
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
-    counted = sum(int(view.mask.sum()) for view in views)
+    counted = int(run.world.sum(torch.tensor(sum(int(view.mask.sum()) for view in views))))
     position = run.position
     run.position = replace(
         position, step=step, stage_step=position.stage_step + 1, cursor=cursor, tokens=position.tokens + counted
@@ -152,13 +163,15 @@ def _next_views(run: Run, stage: Stage, stream: Iterator[Any], step: int) -> tup
     """The step's batches as views, with weighted targets; rows that lose their windows are views of their own."""
     device, data, settings = next(run.model.parameters()).device, run.recipe.data, stage.settings
     taken = [next(stream) for _ in range(data.accumulate)]
-    narrow = draw_narrow(settings, run.recipe.seed, step, data.accumulate * data.batch)
+    every = data.batch * run.world.size  # rows of one pass in all processes
+    narrow = draw_narrow(settings, run.recipe.seed, step, data.accumulate * every)
     views = []
     for n, batch in enumerate(taken):
         view = make_view(batch, device, data.on_document)
         check_tokens(view.input_ids, run.model.shape.vocab, step)
         view = weighted(view, settings, run.model.plan.common_window)
-        rows = narrow[n * data.batch : (n + 1) * data.batch]
+        begin = n * every + run.world.rank * data.batch
+        rows = narrow[begin : begin + data.batch]
         views += narrowed(view, rows, run.model.plan, settings.narrow_window)
     return views, taken[-1].cursor.to_dict()
 
@@ -217,6 +230,10 @@ def _after_step(run: Run, stage: Stage, optimizer: torch.optim.Optimizer) -> Non
 
 
 def _save(run: Run, stage: Stage, optimizer: torch.optim.Optimizer) -> None:
+    run.world.share(lambda: _write_checkpoint(run, stage, optimizer))
+
+
+def _write_checkpoint(run: Run, stage: Stage, optimizer: torch.optim.Optimizer) -> None:
     state = saved.optimizer_tensors(optimizer, _names(stage))
     try:
         saved.save_checkpoint(run.root, run.position, stage.parameters, state, run.recipe.keep_last)

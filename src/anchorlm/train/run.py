@@ -21,10 +21,11 @@ from .checkpoint import Position, read_position
 from .folder import check_identity, find_checkpoint, identity, publish, write_start
 from .loop import Run, check_rows, run_stages
 from .losses import View
+from .parallel import World, check_shard, gather, joined
 from .preview import Preview, available_bytes, preview
 from .rows import check_weights, mixture
 from .sinks import check_sinks, open_sinks, read_metrics
-from .stages import active_stages
+from .stages import active_stages, term_names
 from .step import make_view
 
 PLAIN: dict[str, Any] = {"highlight": False, "markup": False, "soft_wrap": True}
@@ -49,30 +50,38 @@ def train(
     data, eval_data: texts (files, folders) or a TokenStore. resume: "auto" goes on from the newest complete
     checkpoint in `out`, "never" insists on an empty folder, a path names one checkpoint. A resumed run gives the same
     losses and weights, bit for bit, as one that never stopped. dry_run prints what trains and the memory needed,
-    and changes nothing. A model without a named base is stored whole, its LoRA merged.
+    and changes nothing. Under torchrun or `accelerate launch` every process takes its own data.batch rows of a step,
+    and only the first one writes and prints. A model without a named base is stored whole, its LoRA merged.
     Raises UserError for wrong input and TrainingError when a loss or gradient is not finite.
     """
-    console, out = console or Console(), Path(out)
-    check_sinks(recipe.log)
-    plan = preview(model, recipe)
-    check_weights(active_stages(recipe), model.plan)
-    if dry_run:
+    with joined(next(model.parameters()).device) as world:
+        console, out = _voice(console, world), Path(out)
+        check_sinks(recipe.log)
+        plan = preview(model, recipe)
+        check_weights(active_stages(recipe), model.plan)
+        check_shard(recipe, term_names(model, recipe), world)
+        if dry_run:
+            _print_start(console, recipe, plan)
+            return plan
+        store = _open_store(data, tokenizer)
+        wanted = identity(recipe, model, store, world.size)
+        found = world.share(lambda: find_checkpoint(out, resume, lambda line: console.print(line, **PLAIN)))
+        position = _position(found, wanted, recipe)
+        rows = mixture(recipe.data, store, tokenizer)
+        check_rows(model, recipe, rows, position)
+        views = _eval_views(eval_data, tokenizer, recipe, model, console)
         _print_start(console, recipe, plan)
+        world.share(lambda: write_start(out, recipe, wanted, plan.to_dict()))
+        _prepare(model, recipe)
+        run = Run(model, recipe, store, rows, out, views, position, found, world=world)
+        _run(run, console)
+        _finish(run, tokenizer, console)
         return plan
-    store = _open_store(data, tokenizer)
-    wanted = identity(recipe, model, store)
-    found = find_checkpoint(out, resume, lambda line: console.print(line, **PLAIN))
-    position = _position(found, wanted, recipe)
-    rows = mixture(recipe.data, store, tokenizer)
-    check_rows(model, recipe, rows, position)
-    views = _eval_views(eval_data, tokenizer, recipe, model, console)
-    _print_start(console, recipe, plan)
-    write_start(out, recipe, wanted, plan.to_dict())
-    _prepare(model, recipe)
-    run = Run(model, recipe, store, rows, out, views, position, found)
-    _run(run, console)
-    _finish(run, tokenizer, console)
-    return plan
+
+
+def _voice(console: Console | None, world: World) -> Console:
+    """Where to print; only the first process does."""
+    return (console or Console()) if world.first else Console(quiet=True)
 
 
 def _print_start(console: Console, recipe: Recipe, plan: Preview) -> None:
@@ -123,7 +132,8 @@ def _run(run: Run, console: Console) -> None:
     total = sum(stage.steps for stage in active_stages(run.recipe).values())
     if run.resumed:
         console.print(f"resuming at step {run.position.step} of {total} from {run.resumed}", **PLAIN)
-    run.sinks = open_sinks(run.out, run.recipe.log, run.position.step, total, console)
+    if run.world.first:
+        run.sinks = open_sinks(run.out, run.recipe.log, run.position.step, total, console)
     try:
         run_stages(run)
     except KeyboardInterrupt:
@@ -136,15 +146,21 @@ def _run(run: Run, console: Console) -> None:
 
 def _finish(run: Run, tokenizer: Any, console: Console) -> None:
     """Write the model's files into the run's folder, once."""
-    if not (run.out / "config.json").is_file():
-        temporary = run.out / UNFINISHED / run.out.resolve().name  # its last part is the title on the model's card
-        shutil.rmtree(temporary.parent, ignore_errors=True)
+    if not run.world.share(lambda: (run.out / "config.json").is_file()):
+        if run.recipe.shard:
+            gather(run.model)
         if not getattr(run.model.config, "base", None):
             merge_lora(run.model)
-        save(run.model, temporary, tokenizer, run=_record(run))
-        publish(temporary, run.out)
-        temporary.parent.rmdir()
+        run.world.share(lambda: _publish(run, tokenizer))
     console.print(f"trained {run.position.step} steps, {run.position.tokens:,} tokens; model in {run.out}", **PLAIN)
+
+
+def _publish(run: Run, tokenizer: Any) -> None:
+    temporary = run.out / UNFINISHED / run.out.resolve().name  # its last part is the title on the model's card
+    shutil.rmtree(temporary.parent, ignore_errors=True)
+    save(run.model, temporary, tokenizer, run=_record(run))
+    publish(temporary, run.out)
+    temporary.parent.rmdir()
 
 
 def _record(run: Run) -> dict[str, Any]:

@@ -112,9 +112,9 @@ class Trackio:
 
     def __init__(self, path: Path) -> None:
         with redirect_stdout(sys.stderr), _unset(self.REMOTE):
-            import trackio
-
-            self.run = trackio.init(project=PROJECT, name=path.parent.resolve().name, resume="allow")
+            self.run = importlib.import_module("trackio").init(
+                project=PROJECT, name=path.parent.resolve().name, resume="allow"
+            )
 
     def write(self, record: dict[str, Any]) -> None:
         self.run.log(dict(_scalars(record)), step=record["step"])
@@ -129,10 +129,9 @@ class Wandb:
 
     def __init__(self, path: Path) -> None:
         with redirect_stdout(sys.stderr):
-            import wandb
-
             path.mkdir(parents=True, exist_ok=True)
-            self.run = wandb.init(project=PROJECT, name=path.parent.resolve().name, dir=str(path), mode="offline")
+            options = {"project": PROJECT, "name": path.parent.resolve().name, "dir": str(path), "mode": "offline"}
+            self.run = importlib.import_module("wandb").init(**options)
 
     def write(self, record: dict[str, Any]) -> None:
         self.run.log(dict(_scalars(record)), step=record["step"])

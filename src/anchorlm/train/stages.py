@@ -29,6 +29,7 @@ class Stage:
     terms: tuple[Term, ...]
     checkpoint: bool
     detach: int = 0  # chunks of a slot that gradients flow through at most; 0: as the plan says
+    sharded: bool = False
 
     @property
     def needs(self) -> Needs:
@@ -74,7 +75,13 @@ def enter_stage(model: Any, name: str, recipe: Recipe) -> Stage:
     adapters = lora_parameters(model) if name == "stage2" else {}
     groups = make_groups(trained_memory(model, settings), adapters, settings)
     freeze_all_but(model, groups, name)
-    return Stage(name, settings, groups, _terms(settings, model, name), recipe.checkpoint, recipe.detach)
+    terms = _terms(settings, model, name)
+    return Stage(name, settings, groups, terms, recipe.checkpoint, recipe.detach, recipe.shard)
+
+
+def term_names(model: Any, recipe: Recipe) -> dict[str, list[str]]:
+    """The names of the losses of every active stage."""
+    return {name: [term.name for term in _terms(s, model, name)] for name, s in active_stages(recipe).items()}
 
 
 def trained_memory(model: Any, settings: StageSettings) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from ..hf.fed import fed_outputs
 from ..hf.model import Captures
 from ..plan import Plan
 from .losses import Needs, Pass, Term, View, ratio
+from .parallel import ALONE, World
 from .stages import Stage, cut_back_propagation
 
 PASSES: tuple[Pass, ...] = ("free", "fed")
@@ -27,13 +28,13 @@ def make_view(batch: Any, device: torch.device, on_document: str) -> View:
     return View(torch.as_tensor(batch.input_ids, device=device).long(), mask, starts, weights=weights)
 
 
-def backward(model: Any, views: Sequence[View], stage: Stage, check: Check) -> dict[str, float]:
-    """Add the gradients of all views and return the losses, each the mean over all counted tokens.
+def backward(model: Any, views: Sequence[View], stage: Stage, check: Check, world: World = ALONE) -> dict[str, float]:
+    """Add the gradients of all views and return the losses, each the mean over all counted tokens of all processes.
 
     Totals are known before the first gradient, so every view divides by the sum over all of them. With more than one
     view the teacher's outputs of all of them are held until then.
     """
-    totals = _totals(model, views, stage)
+    totals = {name: world.sum(total) for name, total in _totals(model, views, stage).items()}
     losses = dict.fromkeys(totals, 0.0)
     for view in views:
         plan = cut_back_propagation(view.plan or model.plan, stage.detach)
@@ -41,11 +42,19 @@ def backward(model: Any, views: Sequence[View], stage: Stage, check: Check) -> d
             _study(model, view, student, terms, plan, stage.checkpoint)
             parts = {term.name: ratio(term.sums(view), totals[term.name]) for term in terms}
             check(parts, view)
-            sum(term.weight * parts[term.name] for term in terms).backward()
+            loss = sum(term.weight * parts[term.name] for term in terms)
+            _reaching(loss, view, stage.sharded).backward()
             for name, part in parts.items():
                 losses[name] += float(part.detach())
         view.release()
-    return losses
+    world.add_gradients(stage.parameters)
+    summed = world.sum(torch.tensor(list(losses.values()), dtype=torch.float64))
+    return dict(zip(losses, summed.tolist(), strict=True)) if world.size > 1 else losses
+
+
+def _reaching(loss: Tensor, view: View, sharded: bool) -> Tensor:
+    """The loss, tied to the last hidden state: the way back through a sharded layer must begin at its output."""
+    return loss + 0.0 * view.hidden.sum() if sharded and view.hidden is not None else loss
 
 
 @torch.no_grad()
