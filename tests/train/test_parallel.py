@@ -36,7 +36,9 @@ torch.set_num_threads(1)
 from tiny import tiny_hybrid, tiny_recipe, tiny_store
 from anchorlm.train import train
 from small import char_tokenizer
-train(tiny_hybrid(), char_tokenizer(), tiny_recipe(**json.loads(sys.argv[2])), tiny_store(), sys.argv[1])
+model, recipe = tiny_hybrid(), tiny_recipe(**json.loads(sys.argv[2]))
+model.config.base = "a base" if recipe.shard and recipe.checkpoint else None
+train(model, char_tokenizer(), recipe, tiny_store(), sys.argv[1])
 """
 
 
@@ -73,28 +75,27 @@ def assert_same_run(found, wanted, rel=1e-4):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "options", [halved(OPTIONS), halved(OPTIONS, shard=True), halved(OPTIONS, shard=True, checkpoint=True)]
-)
+@pytest.mark.parametrize("options", [{}, {"shard": True, "checkpoint": True}], ids=["whole", "sharded"])
 def test_two_processes_give_the_losses_and_weights_of_one(tmp_path, options):
     go(tmp_path / "one", tiny_recipe(**OPTIONS))
     (tmp_path / "pair").mkdir()
-    said = together(tmp_path / "pair" / "two", options)
+    said = together(tmp_path / "pair" / "two", halved(OPTIONS, **options))
     assert_same_run(tmp_path / "pair" / "two", tmp_path / "one")
     tokens = [[r["tokens"] for r in read_metrics(tmp_path / name / "metrics.jsonl")] for name in ("one", "pair/two")]
     assert tokens[0] == tokens[1]
     assert [text for (rank, stream), text in said.items() if rank == "1" and stream == "stdout.log"] == [""]
     assert "trained 6 steps" in said["0", "stdout.log"]
+    kind = "memory.safetensors" if options else "model.safetensors"  # one with a base of its own is saved apart from it
+    assert (tmp_path / "pair" / "two" / kind).is_file()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sharded", [False, True])
-def test_either_number_of_processes_goes_on_from_the_other(tmp_path, sharded):
+def test_either_number_of_processes_goes_on_from_the_other(tmp_path):
     go(tmp_path / "one", tiny_recipe(**OPTIONS, keep_last=9))
     two = tmp_path / "pair" / "two"
     shutil.copytree(tmp_path / "one", two)
     cut_back(two, 4)
-    together(two, halved(OPTIONS, keep_last=9, shard=sharded))
+    together(two, halved(OPTIONS, keep_last=9, shard=True))
     assert_same_run(two, tmp_path / "one")
     cut_back(two, 5)
     assert "resuming at step 4 of 6" in go(two, tiny_recipe(**OPTIONS, keep_last=9))

@@ -33,8 +33,15 @@ def convert(base: Base | nn.Module, plan: Plan | dict[str, Any]) -> AnchorForCau
     if hasattr(base, "fingerprint"):
         hybrid.config.base, hybrid.config.base_fingerprint = base.name, base.fingerprint
     assert_finite(hybrid)
-    hybrid.untouched = {name: _writes(parameter) for name, parameter in hybrid.named_parameters()}
+    count_writes(hybrid)
     return hybrid
+
+
+def count_writes(model: Any) -> None:
+    """Take the weights as they are now for the base's own: what `changed_weights` compares with."""
+    model.untouched = {
+        name.replace(".base_layer.", "."): _writes(parameter) for name, parameter in model.named_parameters()
+    }
 
 
 def changed_weights(model: Any) -> list[str]:

@@ -40,7 +40,7 @@ def save(
     with atomic_dir(path, overwrite=overwrite) as folder:
         record = run_record(model, run)
         if model.config.base:
-            _refuse_changed(model)
+            refuse_changed(model)
             write_adapter(model, folder)
         else:
             write_whole(model, folder)
@@ -48,7 +48,8 @@ def save(
     return path
 
 
-def _refuse_changed(model: AnchorForCausalLM) -> None:
+def refuse_changed(model: AnchorForCausalLM) -> None:
+    """Raise UserError when the backbone is no longer that of the base which an adapter folder would name."""
     if names := changed_weights(model):
         raise UserError(
             f"backbone weight {names[0]} was changed after loading ({len(names)} in all) and an adapter folder would "

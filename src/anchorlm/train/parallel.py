@@ -12,6 +12,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from ..convert.attach import count_writes
+from ..convert.save import refuse_changed
 from ..core import UserError
 from ..settings import Recipe
 
@@ -120,6 +122,8 @@ def shard(model: Any, world: World) -> None:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
+    if model.config.base:
+        refuse_changed(model)  # after the weights were shared out nobody could tell
     device = next(model.parameters()).device
     mesh = init_device_mesh(device.type, (world.size,))
     kept = set(model.memory_parameters().values()) | {p for n, p in model.named_parameters() if ".lora_" in n}
@@ -135,3 +139,4 @@ def gather(model: Any) -> None:
             for name, parameter in list(module.named_parameters(recurse=False)):
                 if hasattr(parameter, "full_tensor"):
                     setattr(module, name, nn.Parameter(parameter.full_tensor(), requires_grad=False))
+    count_writes(model)
