@@ -146,7 +146,9 @@ class Slot:
             raise UserError(f"{where}.mix is {self.mix!r}; rule {self.rule!r} takes {wanted}")
         for name, plain in (("rope", "none"), ("act", "identity"), ("norm", False), ("conv", 0), ("silent", True)):
             if joint and getattr(self, name) != plain:
-                raise UserError(f"{where}.{name} is {getattr(self, name)!r}; rule {self.rule!r} takes {plain!r} alone")
+                raise UserError(
+                    f"{where}.{name} is {getattr(self, name)!r}; rule {self.rule!r} takes {str(plain).lower()} alone"
+                )
 
     def _check_layers(self, where: str, shape: ModelShape) -> None:
         for name, layers in (("write", (self.write,)), ("read", self.read)):
@@ -186,17 +188,19 @@ class Plan:
                 raise UserError(f"slot name {name!r} is taken by torch modules; choose another, such as {free!r}")
             slot.check(f"slots.{name}", shape)
             self._check_gap(name, slot)
-            self._check_joint(name, slot)
+            self._check_joint(name, slot, shape)
         return self
 
-    def _check_joint(self, name: str, slot: Slot) -> None:
+    def _check_joint(self, name: str, slot: Slot, shape: ModelShape) -> None:
         """Exact tokens are read behind a window; what attention sees anyway must not be counted twice."""
         for layer in slot.read if slot.rule_options.joint else ():
-            if self.layers[layer].kind != "window":
-                kind = self.layers[layer].kind
+            reach = self.layers[layer]
+            if reach.kind != "window":
                 raise UserError(
-                    f"slots.{name}.read names layer {layer} of kind {kind!r}; rule {slot.rule!r} needs 'window'"
+                    f"slots.{name}.read names layer {layer} of kind {reach.kind!r}; rule {slot.rule!r} needs 'window'"
                 )
+            delay = (slot.lag + 1) * slot.chunk - 1
+            slot.rule_options.check_window(f"slots.{name}.options", reach.window or 0, delay, shape.max_positions)
 
     def _check_gap(self, name: str, slot: Slot) -> None:
         """Up to (lag + 1) * chunk - window tokens are seen by neither branch unless the window covers them."""
@@ -282,7 +286,7 @@ def _named_layers(entries: Mapping[Any, Any], num_layers: int) -> dict[int, Reac
 def layer_range(text: str, num_layers: int, where: str) -> list[int]:
     """The layers of `7` or `18-20`, checked against the depth."""
     first, _, last = text.strip().partition("-")
-    if not first.isdigit() or (last and not last.isdigit()):
+    if not first.isdecimal() or (last and not last.isdecimal()):
         raise UserError(f"{where} names {text!r}; write a layer such as 7 or a range such as 18-20")
     low, high = int(first), int(last or first)
     if high < low or high >= num_layers:

@@ -41,6 +41,12 @@ class RuleOptions:
     def check(self, where: str) -> None:
         """Raise UserError for a value out of range; `where` names the options in the message."""
 
+    def check_window(self, where: str, window: int, delay: int, positions: int | None) -> None:
+        """Raise UserError for a value that does not fit a reader's window of a model with so many positions.
+
+        delay: tokens that may wait before they are written.
+        """
+
     def state_bytes(self, heads: int, dim: int, element: int) -> dict[str, int]:
         """Bytes kept per sequence, by part, for `heads` state heads of width `dim` on a model of `element` bytes."""
         raise NotImplementedError
@@ -180,6 +186,14 @@ class KeptOptions(RuleOptions):
         _whole(self.width, 1, f"{where}.width")
         _one_of(self.choose, ("gate", "recent", "key-norm", "decay"), f"{where}.choose")
         _one_of(self.positions, ("compact", "true"), f"{where}.positions")
+
+    def check_window(self, where: str, window: int, delay: int, positions: int | None) -> None:
+        if positions and self.tokens + window > positions:
+            most = f"with window {window} at most {positions - window} fit the {positions} positions of the model"
+            raise UserError(f"{where}.tokens is {self.tokens}; {most}")
+        if self.choose == "recent" and self.tokens + delay < window:
+            least = f"within the window of {window} nothing recent is left to read; take at least {window - delay}"
+            raise UserError(f"{where}.tokens is {self.tokens}; {least}")
 
     def state_bytes(self, heads: int, dim: int, element: int) -> dict[str, int]:
         """A key, a value, an fp32 score and a 4-byte position for each token."""

@@ -169,6 +169,7 @@ def test_a_harmless_window_is_said():
         ({"keep": "slot"}, "did you mean 'slots'"),
         ({"rule": "swiglu"}, "swiglu-ttt"),
         ({"budget": "lots"}, "budget 'lots' is not a size"),
+        ({"budget": "2,5MB"}, "budget '2,5MB' is not a size"),
         ({"budget": "1KB"}, "the smallest state, full in one layer, takes"),
         ({"context": 4096}, "positions up to 512"),
         ({"documents": 1}, "documents is 1"),

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import builders
+from anchorlm.core import UserError
 from anchorlm.hf import Captures
 from anchorlm.ops import reference
 from anchorlm.ops.window import rotate
@@ -106,3 +107,17 @@ def test_recent_tokens_are_a_wider_window():
     hybrid(ids, captures=ours)
     wide(ids, captures=theirs)
     assert_near(ours.outputs[0], theirs.outputs[0], 1e-11)
+
+
+@pytest.mark.parametrize(
+    "values,said",
+    [
+        ({"options": {"tokens": 251}}, "tokens is 251; with window 6 at most 250 fit the 256 positions"),
+        ({"chunk": 2, "options": {"tokens": 4, "choose": "recent"}}, "tokens is 4; .* take at least 5"),
+    ],
+)
+def test_a_slot_that_could_not_be_read_is_refused(values, said):
+    entry = {"rule": "kept", "chunk": 4, "write": 0} | values
+    reach = {"kind": "window", "window": WINDOW, "sinks": SINKS}
+    with pytest.raises(UserError, match=said):
+        builders.hybrid("llama", Plan.from_dict({"attention": reach, "slots": {"s": entry}}, 2), layers=2)

@@ -44,6 +44,7 @@ BAD = {
     "sinks without window": ({"attention": {"sinks": 4}}, "layer 0.sinks is 4 but kind is 'full'; only kind 'window'"),
     "layer too high": ({"layers": {"99": {"kind": "full"}}}, "layers names layers '99'; the model has layers 0 to 7"),
     "layer range reversed": ({"layers": {"5-3": {}}}, "layers names layers '5-3'; the model has layers 0 to 7"),
+    "layer a raised digit": ({"layers": {"\u00b2": {}}}, "write a layer such as 7"),
     "layer a word": ({"layers": {"last": {}}}, "layers names 'last'; write a layer such as 7"),
     "layer twice": ({"layers": {"1": {}, "0-2": {}}}, "layers.0-2 names layer 1 again; name each layer once"),
     "named layer's field": ({"layers": {"3": WINDOW | {"window": 0}}}, "layer 3.window is 0"),

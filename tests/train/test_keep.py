@@ -8,7 +8,7 @@ from anchorlm.core import UserError
 from anchorlm.ops.window import rotate
 from anchorlm.plan import Plan
 from anchorlm.settings import Recipe
-from anchorlm.train.keep import EMPHASIS, FLOOR, Keep, documents, gated_slots
+from anchorlm.train.keep import EMPHASIS, FLOOR, Keep, check_gates, documents, gated_slots
 from anchorlm.train.losses import View
 from anchorlm.train.stages import enter_stage
 from anchorlm.train.step import backward
@@ -106,6 +106,29 @@ def test_only_learned_gates_are_trained_by_it():
     assert gated_slots(model_of("recent")) == gated_slots(model_of("decay")) == ()
     with pytest.raises(UserError, match="nothing to train: no slot of the plan has weights"):
         enter_stage(model_of("recent"), "stage1", RECIPE)
+    with pytest.raises(UserError, match="choose 'gate', and the plan has none"):
+        enter_stage(model_of("decay"), "stage1", RECIPE)
+
+
+def test_rows_within_the_window_are_refused():
+    model, losses = model_of(), {"stage1": ["keep"]}
+    short = RECIPE.model_copy(update={"data": RECIPE.data.model_copy(update={"length": WINDOW})})
+    with pytest.raises(UserError, match="data.length is 5; w_keep needs rows longer than the window, 5"):
+        check_gates(model, short, losses)
+    check_gates(model, short, {"stage2": ["ce"]})
+    check_gates(model, RECIPE, losses)
+
+
+@pytest.mark.parametrize("reach", [{"kind": "full"}, {"kind": "none"}, {"kind": "segment", "segment": 7}])
+def test_the_writer_may_see_more_or_less_than_its_readers(reach):
+    plan = {
+        "attention": {"kind": "window", "window": WINDOW, "sinks": 2},
+        "layers": {"1": reach},
+        "slots": {"k": {"rule": "kept", "write": 1, "read": [2, 3], "chunk": 4}},
+    }
+    model = builders.hybrid(plan=Plan.from_dict(plan, 4))
+    losses, grads = loss_and_gradients(model, [view_of(builders.tokens(1, 23))])
+    assert losses["keep"] > 0 and grads
 
 
 def test_a_text_within_the_window_teaches_nothing():

@@ -147,9 +147,9 @@ def _fixed(plan: Plan, shape: ModelShape) -> int:
 
 def parse_size(text: str | int) -> int:
     """Bytes of `2MB`, `590KB`, `1_000_000` or `1.5 GB` (decimal units). Raises UserError for anything else."""
-    found = re.fullmatch(r"\s*(\d[\d_,]*(?:\.\d+)?)\s*([kmg]?b?)\s*", str(text), re.IGNORECASE)
+    found = re.fullmatch(r"\s*(\d[\d_]*(?:\.\d+)?)\s*([kmg]?b?)\s*", str(text), re.IGNORECASE)
     unit = found[2].upper() if found else ""
     unit += "B" if unit in ("K", "M", "G") else ""
     if found is None or unit not in UNITS:
         raise UserError(f"budget {str(text)!r} is not a size; write 2MB, 590KB or 1_000_000")
-    return round(float(found[1].replace("_", "").replace(",", "")) * UNITS[unit])
+    return round(float(found[1].replace("_", "")) * UNITS[unit])

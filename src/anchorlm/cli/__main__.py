@@ -19,6 +19,7 @@ from typer.core import TyperGroup
 from . import convert, doctor, evaluate, generate, info, merge, place, quickstart, results, show, train
 from .options import SeveralValues, first_process
 
+OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory", "you tried to allocate")
 QUIET = {"TRANSFORMERS_VERBOSITY": "error", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_DISABLE_TELEMETRY": "1"}
 
 
@@ -96,7 +97,7 @@ def classify(error: Exception) -> tuple[int, str]:
         return 2, f"the disk is full{_file_of(error)}; nothing half-written was left behind"
     if isinstance(error, OSError) and error.errno is not None and error.filename:
         return 2, f"{error.filename}: {(error.strerror or 'cannot be used').lower()}"
-    if isinstance(error, MemoryError) or "out of memory" in str(error).lower():
+    if isinstance(error, MemoryError) or any(words in str(error).lower() for words in OUT_OF_MEMORY):
         return 1, "out of memory; try --dtype bfloat16, a smaller batch or a shorter context"
     if _is_stopped_training(error):
         return 1, " ".join(str(error).split())

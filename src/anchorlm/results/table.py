@@ -82,7 +82,7 @@ class Table(Strict):
         shares = {f"data.mix.{kind}": share for kind, share in mix.model_dump().items()}
         values = {**self.training.set, **shares, **row.set}
         try:
-            return load_recipe(row.recipe, [f"{key}={json.dumps(value)}" for key, value in values.items()])
+            return load_recipe(row.recipe, [f"{key}={json.dumps(value, default=str)}" for key, value in values.items()])
         except UserError as error:
             raise UserError(f"row {row.name!r}: {error}") from error
 

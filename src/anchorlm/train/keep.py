@@ -8,9 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..core import UserError
 from ..memory.kept import KeptMemory
 from ..ops.kept import far_attention
 from ..ops.window import rotate
+from ..plan import Plan, Reach
+from ..settings import Recipe
 from .losses import Needs, Pass, View
 
 FLOOR = 1e-3  # added to an attention before its logarithm: what lies below is all the same
@@ -61,7 +64,7 @@ class Keep:
     def _wanted(self, name: str, view: View) -> tuple[Tensor, Tensor]:
         """The far attention of every token [B, T, H], and which of them count."""
         attention, layer = self._attention(name), self.model.plan.slots[name].write
-        reach, x = self.model.plan.layers[layer], view.inputs[layer]
+        reach, x = reader_reach(self.model.plan, name), view.inputs[layer]
         text, place = documents(view.mask, view.starts)
         q, k, _ = attention.project(x)
         angles = self.model.backbone.model.rotary_emb(x, place)
@@ -80,6 +83,23 @@ def documents(mask: Tensor, starts: Tensor | None) -> tuple[Tensor, Tensor]:
     text = begins.long().cumsum(1)
     first = torch.where(begins, order, 0).cummax(1).values
     return text.masked_fill(~mask, -1), (order - first).clamp(min=0)
+
+
+def reader_reach(plan: Plan, name: str) -> Reach:
+    """The narrowest window of the slot's readers: what lies beyond it is far. The writer may see more, or nothing."""
+    return min((plan.layers[layer] for layer in plan.slots[name].read), key=lambda reach: reach.window or 0)
+
+
+def check_gates(model: Any, recipe: Recipe, losses: dict[str, list[str]]) -> None:
+    """Raise UserError when rows are too short for a gate to learn what is attended to from afar.
+
+    losses: the names of every active stage's terms.
+    """
+    if not any("keep" in names for names in losses.values()):
+        return
+    window = min(reader_reach(model.plan, name).window or 0 for name in gated_slots(model))
+    if recipe.data.length <= window:
+        raise UserError(f"data.length is {recipe.data.length}; w_keep needs rows longer than the window, {window}")
 
 
 def gated_slots(model: Any) -> tuple[str, ...]:

@@ -51,6 +51,10 @@ def check_weights(stages: dict[str, StageSettings], plan: Plan) -> None:
                 f"{name}.cross_window_weight is {stage.cross_window_weight} but no layer of the plan has a window; "
                 "leave it at 1"
             )
+        if stage.window_dropout and not plan.common_window:
+            raise UserError(
+                f"{name}.window_dropout is {stage.window_dropout} but no layer of the plan has a window; leave it at 0"
+            )
 
 
 def weighted(view: View, stage: StageSettings, window: int | None) -> View:

@@ -19,6 +19,7 @@ from ..data import TokenStore, batches
 from ..settings import Recipe
 from .checkpoint import Position, read_position
 from .folder import check_identity, find_checkpoint, identity, publish, write_start
+from .keep import check_gates
 from .loop import Run, check_rows, run_stages
 from .losses import View
 from .parallel import World, check_shard, gather, joined
@@ -59,7 +60,9 @@ def train(
         check_sinks(recipe.log)
         plan = preview(model, recipe)
         check_weights(active_stages(recipe), model.plan)
-        check_shard(recipe, term_names(model, recipe), world)
+        losses = term_names(model, recipe)
+        check_gates(model, recipe, losses)
+        check_shard(recipe, losses, world)
         if dry_run:
             _print_start(console, recipe, plan)
             return plan

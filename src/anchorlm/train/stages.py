@@ -118,7 +118,10 @@ def _terms(settings: StageSettings, model: Any, name: str) -> tuple[Term, ...]:
     terms = [build(settings, model) for build in BUILDERS]
     chosen = tuple(term for term in terms if term is not None and term.weight)
     if not chosen:
-        raise UserError(f"recipe {name} has w_keep alone, and no slot of the plan has a gate: nothing to minimise")
+        raise UserError(
+            f"recipe {name} has w_keep alone, which trains slots of rule 'kept' with choose 'gate', and the plan has "
+            f"none: nothing to minimise; set {name}.w_ce above 0"
+        )
     return chosen
 
 
