@@ -219,6 +219,13 @@ def test_a_plan_without_windows_has_no_cross_window_weight(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+def test_a_plan_without_windows_has_none_to_narrow(tmp_path):
+    recipe = tiny_recipe(stage1={"steps": 0}, stage2={"window_dropout": 0.5})
+    with pytest.raises(UserError, match=r"stage2.window_dropout is 0.5 but no layer of the plan has a window"):
+        go(tmp_path / "run", recipe, plan={"attention": {"kind": "full"}})
+    assert not (tmp_path / "run").exists()
+
+
 def test_resume_with_every_option_on_is_exact(tmp_path):
     recipe = tiny_recipe(**EVERYTHING, keep_last=9)
     go(tmp_path / "straight", recipe, store=STORE)
