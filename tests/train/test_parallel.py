@@ -50,7 +50,9 @@ def together(out, options, processes=2, code=CHILD):
     line = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", str(processes), "--standalone"]
     logs = ["--redirects", "3", "--log-dir", str(out.parent / "logs")]
     arguments = [str(out.parent / "child.py"), str(out), json.dumps(options)]
-    done = subprocess.run([*line, *logs, *arguments], env=env, capture_output=True, text=True, timeout=200)
+    done = subprocess.run(
+        [*line, *logs, *arguments], env=env, capture_output=True, text=True, timeout=550
+    )  # seconds; a busy machine needs minutes to import torch three times
     said = {(f.parent.name, f.name): f.read_text() for f in (out.parent / "logs").rglob("std*.log")}
     assert done.returncode == 0, done.stderr + "".join(said.values())
     return said
