@@ -13,7 +13,7 @@ from typing import Any
 from torch import nn
 
 from .core import UserError, suggest
-from .rules import RULES, RuleOptions
+from .rules import RULES, RuleOptions, one_of, whole
 from .shape import ModelShape
 
 KINDS = ("full", "window", "segment", "none")
@@ -42,16 +42,6 @@ def _mapping(values: Any, where: str) -> Mapping[Any, Any]:
     return values
 
 
-def _whole(value: Any, least: int, where: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise UserError(f"{where} is {value!r}; it must be a whole number of at least {least}")
-
-
-def _one_of(value: Any, allowed: tuple[str, ...], where: str) -> None:
-    if value not in allowed:
-        raise UserError(f"{where} is {value!r}; {suggest(str(value), allowed)}")
-
-
 @dataclass(frozen=True)
 class Reach:
     """How far one layer's attention sees.
@@ -66,14 +56,14 @@ class Reach:
     segment: int | None = None
 
     def check(self, where: str) -> None:
-        _one_of(self.kind, KINDS, f"{where}.kind")
+        one_of(self.kind, KINDS, f"{where}.kind")
         for name, kind in (("window", "window"), ("segment", "segment")):
             value = getattr(self, name)
             if self.kind == kind:
-                _whole(value, 1, f"{where}.{name}")
+                whole(value, 1, f"{where}.{name}")
             elif value is not None:
                 raise UserError(f"{where}.{name} is {value!r} but kind is {self.kind!r}; only kind {kind!r} takes it")
-        _whole(self.sinks, 0, f"{where}.sinks")
+        whole(self.sinks, 0, f"{where}.sinks")
         if self.sinks and self.kind != "window":
             raise UserError(f"{where}.sinks is {self.sinks} but kind is {self.kind!r}; only kind 'window' takes it")
 
@@ -92,8 +82,8 @@ class ReadMap:
     planes: int = 8
 
     def check(self, where: str, head_dim: int) -> None:
-        _one_of(self.kind, MAPS, f"{where}.kind")
-        _whole(self.planes, 1, f"{where}.planes")
+        one_of(self.kind, MAPS, f"{where}.kind")
+        whole(self.planes, 1, f"{where}.planes")
         if self.kind == "planes" and 2 * self.planes > head_dim:
             raise UserError(f"{where}.planes is {self.planes}; a head of {head_dim} has at most {head_dim // 2} planes")
 
@@ -124,12 +114,12 @@ class Slot:
         return self.options if self.options is not None else RULES[self.rule]()
 
     def check(self, where: str, shape: ModelShape) -> None:
-        _one_of(self.rule, tuple(RULES), f"{where}.rule")
+        one_of(self.rule, tuple(RULES), f"{where}.rule")
         for name, allowed in (("mix", MIXES), ("heads", HEADS), ("rope", ROPES), ("act", ACTIVATIONS)):
-            _one_of(getattr(self, name), allowed, f"{where}.{name}")
-        _whole(self.chunk, 1, f"{where}.chunk")
+            one_of(getattr(self, name), allowed, f"{where}.{name}")
+        whole(self.chunk, 1, f"{where}.chunk")
         for name in ("lag", "conv", "detach"):
-            _whole(getattr(self, name), 0, f"{where}.{name}")
+            whole(getattr(self, name), 0, f"{where}.{name}")
         for name in ("norm", "silent", "gap"):
             if not isinstance(getattr(self, name), bool):
                 raise UserError(f"{where}.{name} is {getattr(self, name)!r}; it must be true or false")
@@ -298,7 +288,7 @@ def _slot(name: str, entry: Any, num_layers: int) -> Slot:
     where = f"slots.{name}"
     values = _strict(Slot, entry, where)
     rule = values.get("rule", "swiglu-ttt")
-    _one_of(rule, tuple(RULES), f"{where}.rule")
+    one_of(rule, tuple(RULES), f"{where}.rule")
     values = {**RULES[rule].slot_defaults, **values}
     if "write" not in values:
         raise UserError(f"{where}.write is missing; name the layer that writes the slot")

@@ -14,12 +14,12 @@ def _positive(value: Any, where: str) -> None:
         raise UserError(f"{where} is {value!r}; it must be a positive number")
 
 
-def _whole(value: Any, least: int, where: str) -> None:
+def whole(value: Any, least: int, where: str) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise UserError(f"{where} is {value!r}; it must be a whole number of at least {least}")
 
 
-def _one_of(value: Any, allowed: tuple[str, ...], where: str) -> None:
+def one_of(value: Any, allowed: tuple[str, ...], where: str) -> None:
     if value not in allowed:
         raise UserError(f"{where} is {value!r}; {suggest(str(value), allowed)}")
 
@@ -116,10 +116,10 @@ class SwigluOptions(FastWeightOptions):
         _positive(self.muon_step, f"{where}.muon_step")
         _positive(self.key_scale, f"{where}.key_scale")
         _positive(self.limit, f"{where}.limit")
-        _one_of(self.loss, ("dot", "squared"), f"{where}.loss")
-        _one_of(self.row_norm, ("none", "post", "pre"), f"{where}.row_norm")
-        _whole(self.rank, 0, f"{where}.rank")
-        _whole(self.group, 1, f"{where}.group")
+        one_of(self.loss, ("dot", "squared"), f"{where}.loss")
+        one_of(self.row_norm, ("none", "post", "pre"), f"{where}.row_norm")
+        whole(self.rank, 0, f"{where}.rank")
+        whole(self.group, 1, f"{where}.group")
         for name in ("momentum", "muon", "decay"):
             if not isinstance(getattr(self, name), bool):
                 raise UserError(f"{where}.{name} is {getattr(self, name)!r}; it must be true or false")
@@ -182,10 +182,10 @@ class KeptOptions(RuleOptions):
     positions: str = "compact"
 
     def check(self, where: str) -> None:
-        _whole(self.tokens, 1, f"{where}.tokens")
-        _whole(self.width, 1, f"{where}.width")
-        _one_of(self.choose, ("gate", "recent", "key-norm", "decay"), f"{where}.choose")
-        _one_of(self.positions, ("compact", "true"), f"{where}.positions")
+        whole(self.tokens, 1, f"{where}.tokens")
+        whole(self.width, 1, f"{where}.width")
+        one_of(self.choose, ("gate", "recent", "key-norm", "decay"), f"{where}.choose")
+        one_of(self.positions, ("compact", "true"), f"{where}.positions")
 
     def check_window(self, where: str, window: int, delay: int, positions: int | None) -> None:
         if positions and self.tokens + window > positions:

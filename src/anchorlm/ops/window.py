@@ -96,24 +96,7 @@ def attend(
     q: [B, Hq, T, d]; k, v: [B, Hkv, n + T, d], the cached tokens first; a row's column j is its token
     start - n + j, and columns before its text are empty. plan: the `bands` of this call, where a caller has them.
     """
-    return _attend(q, k, v, reach, span, scale, sinks, plan, _softmax).answer
-
-
-def attend_partial(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    reach: Reach,
-    span: Span,
-    scale: float,
-    sinks: Sinks | None = None,
-    plan: list[Band] | None = None,
-) -> Partial:
-    """The same attention with its mass, to which keys beyond the reach can be joined.
-
-    The mass is None where the reach holds the whole text, and there is nothing beyond it.
-    """
-    return _attend(q, k, v, reach, span, scale, sinks, plan, _massed)
+    return attend_partial(q, k, v, reach, span, scale, sinks, plan, _softmax).answer
 
 
 Normalise = Callable[[Tensor, torch.dtype], tuple[Tensor, Tensor | None]]
@@ -129,17 +112,21 @@ def _massed(scores: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     return torch.exp(scores - mass).to(dtype), mass
 
 
-def _attend(
+def attend_partial(
     q: Tensor,
     k: Tensor,
     v: Tensor,
     reach: Reach,
     span: Span,
     scale: float,
-    sinks: Sinks | None,
-    plan: list[Band] | None,
-    normalise: Normalise,
+    sinks: Sinks | None = None,
+    plan: list[Band] | None = None,
+    normalise: Normalise = _massed,
 ) -> Partial:
+    """The same attention with its mass, to which keys beyond the reach can be joined.
+
+    The mass is None where the reach holds the whole text, and there is nothing beyond it.
+    """
     cached = k.shape[2] - span.width
     if _is_plain_causal(reach, span, cached):
         return Partial(F.scaled_dot_product_attention(q, k, v, scale=scale, is_causal=span.width > 1, enable_gqa=True))
