@@ -96,7 +96,7 @@ def test_interval_holds_the_value_and_narrows_with_documents():
 
 def test_a_model_against_itself_has_ratio_one():
     rows = perplexity(MODEL, store_of(TEXT), 64)["rows"]
-    assert ratio(rows, rows) == {"value": 1.0, "interval": [1.0, 1.0]}
+    assert ratio(rows, rows) == {"value": 1.0, "interval": [1.0, 1.0], "p": 1.0, "n": len(rows)}
 
 
 def test_too_short_says_how_much_is_needed():

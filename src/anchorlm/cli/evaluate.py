@@ -39,22 +39,24 @@ def evaluate(
     from ..convert.load import load
     from ..core import UserError
     from ..data import find_files
-    from ..eval import EvalOptions, check_suites, run_eval
+    from ..eval import EvalOptions, check_suites, open_source, prepare, run_prepared
 
-    for name in ("context", "limit", "seed"):
+    for name in ("context", "limit", "seed", "own"):
         if name in chosen:
             raise UserError(f"--set {name}: give it as --{name}")
     suites = check_suites(suite)
-    EvalOptions.of(context=context, limit=limit, seed=seed, **chosen)
-    if not data:
-        raise UserError("eval needs --data: a text file or a folder of them")
-    find_files(data)
-    model, tokenizer = load(source, dtype, options.check_device(device), base=base, any_base=any_base)
+    asked = EvalOptions.of(context=context, limit=limit, seed=seed, **chosen)
+    files = find_files(data) if data else []
+    device = options.check_device(device)
+    found = open_source(source, base)
+    prepared = prepare(suites, found.tokenizer, asked.seen_through(found.window), files, positions=found.positions)
+    for note in prepared.notes:
+        show.note(note)
+    model, _ = load(source, dtype, device, base=base, any_base=any_base)
     others = {name: _other(name, model, dtype, device) for name in versus}
-    with show.Progress("", unit="done") as progress:
-        results = run_eval(
-            model, tokenizer, suites, data, context, versus=others, name=source, limit=limit, seed=seed, out=out,
-            progress=progress.named, **chosen,
+    with show.Progress("", unit="done", left=True) as progress:
+        results = run_prepared(
+            prepared, model, versus=others, name=source, out=out, progress=progress.named
         )  # fmt: skip
     show.emit(results) if json else _tables(results)
 
@@ -72,9 +74,9 @@ def _other(name: str, model: Any, dtype: str, device: str) -> Any:
 
 
 def _tables(results: dict[str, dict[str, Any]]) -> None:
-    from ..eval import lines, table
+    from ..eval import lines, pairs, table
 
     for suite, result in results.items():
         show.line(f"{suite}, context {result['options']['context']:,} tokens, seed {result['options']['seed']}")
-        for text in lines(*table(result)):
+        for text in [*lines(*table(result)), *pairs(result)]:
             show.line("  " + text)

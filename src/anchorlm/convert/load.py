@@ -10,7 +10,7 @@ import torch
 from ..core import UserError, pick_dtype
 from ..hf.model import AnchorForCausalLM
 from ..plan import ModelShape, Plan
-from . import adapters, files
+from . import adapters, bases, files
 from .attach import assert_finite, convert
 from .bases import Base, first_line, load_base
 from .export import check_transformers
@@ -64,6 +64,18 @@ def load_for_transformers(folder: Path, **options: Any) -> Any:
 
 
 AnchorForCausalLM.adapter_loader = load_for_transformers
+
+
+def load_tokenizer(path: str | Path, base: str | None = None) -> Any:
+    """The tokenizer of an anchorlm folder or of a BASE; no weight is read. Raises UserError where there is none."""
+    config = files.read_config(path)
+    if config is None:
+        return bases.load_tokenizer(path)
+    own = _tokenizer(Path(path))
+    name = base or config.get("base")
+    if own is None and not name:
+        raise UserError(f"{path} has no tokenizer and names no base; pass --base")
+    return own or bases.load_tokenizer(name)
 
 
 def _teacher(name: str, dtype: str, device: str | torch.device) -> tuple[AnchorForCausalLM, Any]:

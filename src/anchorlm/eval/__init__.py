@@ -1,7 +1,24 @@
 """What a model keeps: perplexity by region of the text, and facts hidden in it, each with sample size and interval."""
 
+from anchorlm.eval.options import EvalOptions
 from anchorlm.eval.ppl import perplexity
-from anchorlm.eval.runner import SUITES, EvalOptions, check_suites, run_eval
-from anchorlm.eval.table import lines, table
+from anchorlm.eval.runner import Prepared, check_suites, prepare, run_eval, run_prepared
+from anchorlm.eval.source import Source, open_source
+from anchorlm.eval.suites import SUITES
+from anchorlm.eval.table import lines, pairs, table
 
-__all__ = ["SUITES", "EvalOptions", "check_suites", "lines", "perplexity", "run_eval", "table"]
+__all__ = [
+    "SUITES",
+    "EvalOptions",
+    "Prepared",
+    "Source",
+    "check_suites",
+    "lines",
+    "open_source",
+    "pairs",
+    "perplexity",
+    "prepare",
+    "run_eval",
+    "run_prepared",
+    "table",
+]

@@ -13,7 +13,7 @@ from anchorlm.core import UserError
 from anchorlm.data import TokenStore
 from anchorlm.data.crossing import cross_window
 from anchorlm.eval.scoring import token_nll
-from anchorlm.eval.stats import bootstrap_ratio
+from anchorlm.eval.stats import bootstrap_ratio, sign_flip
 
 GROUPS = ("all", "first_half", "second_half", "cross_window")
 
@@ -90,11 +90,12 @@ def summary(rows: list[dict[str, list[float]]], bytes_per_token: float, seed: in
 
 
 def ratio(rows: list[dict], others: list[dict], seed: int = 0) -> dict[str, Any]:
-    """Perplexity of `rows` over that of `others` on the same documents, with a paired 95 % interval."""
+    """Perplexity of `rows` over that of `others` on the same documents, with a paired 95 % interval and p-value."""
     ours, theirs = (np.array([row["all"] for row in side]) for side in (rows, others))
     gap, counts = ours[:, 0] - theirs[:, 0], ours[:, 1]
     ends = bootstrap_ratio(gap, counts, seed)
-    return {"value": math.exp(gap.sum() / counts.sum()), "interval": ends and [math.exp(end) for end in ends]}
+    interval = ends and [math.exp(end) for end in ends]
+    return {"value": math.exp(gap.sum() / counts.sum()), "interval": interval, "p": sign_flip(gap, seed), "n": len(gap)}
 
 
 def perplexity(

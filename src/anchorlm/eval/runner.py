@@ -3,85 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from anchorlm.core import UserError, atomic_file, suggest
 from anchorlm.data import TokenStore
-from anchorlm.data.needles import Needles, check_kind, choose_templates
+from anchorlm.data.tokens import tokenizer_fingerprint
 from anchorlm.environment import environment, model_facts
-from anchorlm.eval import niah, ppl
-from anchorlm.eval.parts import Parts, model_digest, plan_of
-from anchorlm.reading import beyond
-
-PIECES_PER_PART = 8  # perplexity documents after which an interrupted run can go on
-
-Progress = Callable[[str, int, int], None]
-
-
-@dataclass(frozen=True)
-class EvalOptions:
-    """What changes the figures (but for batch and block, which must not). Lengths in tokens."""
-
-    context: int = 2048
-    limit: int | None = None  # perplexity documents, and needles per length, at most
-    seed: int = 0
-    window: int | None = None  # of the cross-window targets; by default the model's own
-    tails: bool = False  # also score a document's rest shorter than the context
-    lengths: tuple[int, ...] | None = None  # of needle prompts; by default the context
-    depths: tuple[float, ...] = niah.DEPTHS
-    needles: int = 4  # in each cell of lengths x depths
-    kind: str = "number"
-    templates: str | tuple[str, ...] = "heldout"
-    batch: int = 1
-    block: int = 512
-
-    @classmethod
-    def of(cls, **values: Any) -> EvalOptions:
-        """Options from keywords; an unknown one is an error that names a near one."""
-        known = [field.name for field in fields(cls)]
-        for name in values:
-            if name not in known:
-                raise UserError(f"eval option {name!r} is unknown; {suggest(name, known)}")
-        options = cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
-        for name in ("context", "needles", "batch", "block", "limit", "window"):
-            value = getattr(options, name)
-            if value is not None and (not isinstance(value, int) or value < 1):
-                raise UserError(f"eval option {name} is {value!r}; a whole number of at least 1 is needed")
-        check_kind(options.kind)
-        if not isinstance(options.templates, str | tuple):
-            raise UserError(f"eval option templates is {options.templates!r}; give a name or a list of names")
-        choose_templates(_templates(options))
-        _check_list("depths", options.depths, "numbers between 0 and 1", lambda x: 0 <= x <= 1)
-        if options.lengths is not None:
-            _check_list("lengths", options.lengths, "whole numbers of at least 1", lambda x: x == int(x) and x >= 1)
-        return options
-
-
-def _check_list(name: str, values: Any, wanted: str, fits: Callable[[Any], bool]) -> None:
-    numbers = isinstance(values, tuple) and all(isinstance(x, int | float) and fits(x) for x in values)
-    if not numbers or not values:
-        shown = list(values) if isinstance(values, tuple) else values
-        raise UserError(f"eval option {name} is {shown!r}; give a list of {wanted}")
-
-
-@dataclass(frozen=True)
-class Job:
-    """What every suite needs: the text, the options, where parts are kept and whom to tell."""
-
-    store: TokenStore
-    tokenizer: Any
-    options: EvalOptions
-    parts: Parts
-    progress: Progress | None
-
-    def tell(self, what: str, done: int, total: int) -> None:
-        if self.progress:
-            self.progress(what, done, total)
+from anchorlm.eval.options import EvalOptions
+from anchorlm.eval.parts import Parts, plan_of
+from anchorlm.eval.suite import Job, Material, Progress
+from anchorlm.eval.suites import SUITES
 
 
 def run_eval(
@@ -103,23 +37,78 @@ def run_eval(
     """Results by suite, one row a model: `model` first, then those of `versus` (name -> model).
 
     With `out`, each suite's result is written to out/SUITE.json, and a run that was stopped goes on from out/parts.
-    `options`: the fields of EvalOptions. `progress(what, done, total)`.
-    Raises UserError for an unknown suite or option, missing or too short text.
+    `options`: the fields of EvalOptions, and for a suite with options of its own a mapping named after it.
+    `progress(what, done, total)`. Raises UserError for an unknown suite or option, missing or too short text.
+    """
+    models = [model, *(versus or {}).values()]
+    chosen = EvalOptions.of(context=context, limit=limit, seed=seed, **options).seen_through(common_window(models))
+    prepared = prepare(suites, tokenizer, chosen, data, cache_dir)
+    return run_prepared(prepared, model, versus=versus, name=name, out=out, progress=progress)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """An evaluation whose input is read and checked; `materials` by suite."""
+
+    tokenizer: Any
+    options: EvalOptions
+    store: TokenStore | None
+    materials: Mapping[str, Material]
+
+    @property
+    def notes(self) -> list[str]:
+        return [f"{suite}: {note}" for suite, material in self.materials.items() for note in material.notes]
+
+
+def prepare(
+    suites: str | Iterable[str],
+    tokenizer: Any,
+    options: EvalOptions,
+    data: TokenStore | str | Path | Iterable[str | Path] = (),
+    cache_dir: str | Path | None = None,
+    positions: int | None = None,
+) -> Prepared:
+    """Read and check everything that needs no weights.
+
+    positions: tokens that the first model can read; a longer prompt is an error. Raises UserError as `run_eval` does.
     """
     names = check_suites(suites)
-    chosen = EvalOptions.of(context=context, limit=limit, seed=seed, **options)
+    check_own(options, names)
+    check_positions(options, names, positions)
+    store = None
+    if given(data):
+        if not any(SUITES[name].reads_text for name in names):
+            raise UserError(f"--data is read by no suite of {', '.join(names)}")
+        store = open_store(data, tokenizer, cache_dir)
+    return Prepared(tokenizer, options, store, {name: SUITES[name].prepare(options, tokenizer, store) for name in names})
+
+
+def run_prepared(
+    prepared: Prepared,
+    model: Any,
+    *,
+    versus: Mapping[str, Any] | None = None,
+    name: str = "model",
+    out: str | Path | None = None,
+    progress: Progress | None = None,
+) -> dict[str, dict[str, Any]]:
+    """`run_eval` of what `prepare` has read."""
     models = {name: model, **(versus or {})}
-    chosen = replace(chosen, window=chosen.window or common_window(models.values()))
+    options = prepared.options.seen_through(common_window(models.values()))
     folder = Path(out) if out is not None else None
-    store = open_store(data, tokenizer, cache_dir)
-    job = Job(store, tokenizer, chosen, Parts(folder and folder / "parts"), progress)
+    parts = Parts(folder and folder / "parts")
     results = {}
-    for suite in names:
+    for suite, material in prepared.materials.items():
+        job = Job(prepared.store, prepared.tokenizer, options, parts, progress, material)
         results[suite] = _result(suite, models, job)
         if folder:
             with atomic_file(folder / f"{suite}.json") as file:
                 json.dump(results[suite], file, indent=1)
     return results
+
+
+def given(data: Any) -> bool:
+    return isinstance(data, TokenStore | str | Path) or bool(list(data))
 
 
 def check_suites(suites: str | Iterable[str]) -> list[str]:
@@ -132,6 +121,21 @@ def check_suites(suites: str | Iterable[str]) -> list[str]:
     if not names:
         raise UserError(f"no suite named; {suggest('', SUITES)}")
     return names
+
+
+def check_own(options: EvalOptions, names: list[str]) -> None:
+    """Raise UserError for own options of a suite that is not run."""
+    for suite in options.own:
+        if suite not in names:
+            near = suggest(suite, SUITES) if suite not in SUITES else f"the suites are {', '.join(names)}"
+            raise UserError(f"eval options of {suite!r} are given, which is not run; {near}")
+
+
+def check_positions(options: EvalOptions, names: list[str], positions: int | None) -> None:
+    for name in names:
+        longest = max(SUITES[name].lengths(options), default=0)
+        if positions is not None and longest > positions:
+            raise UserError(f"suite {name}: {longest:,} tokens are beyond the model, which reads {positions:,} at most")
 
 
 def open_store(data: Any, tokenizer: Any, cache_dir: str | Path | None = None) -> TokenStore:
@@ -156,87 +160,20 @@ def common_window(models: Iterable[Any]) -> int | None:
 
 def _result(suite: str, models: dict[str, Any], job: Job) -> dict[str, Any]:
     rows = [
-        {"model": name, "plan": plan_of(model), **model_facts(model), **SUITES[suite](name, model, job)}
+        {"model": name, "plan": plan_of(model), **model_facts(model), **SUITES[suite].run(name, model, job)}
         for name, model in models.items()
     ]
-    if suite == "ppl":
-        _compare(rows, job.options.seed)
-    store = job.store
+    for row in rows[1:]:
+        if rows[0]["value"] is not None and row["value"] is not None:
+            row |= SUITES[suite].compare(rows[0], row, job.options.seed)
+    assert job.material is not None
     return {
         "kind": "eval",
         "suite": suite,
-        "options": asdict(job.options),
-        "data": {"names": list(store.names[:20]), "documents": len(store), "hash": store.content_hash},
-        "tokenizer": store.tokenizer_hash,
+        "options": {**asdict(job.options), "own": job.material.options},
+        "data": job.material.data,
+        "notes": list(job.material.notes),
+        "tokenizer": job.store.tokenizer_hash if job.store else tokenizer_fingerprint(job.tokenizer),
         "environment": environment(),
         "rows": rows,
     }
-
-
-def _compare(rows: list[dict[str, Any]], seed: int) -> None:
-    """Add to each row after the first the first row's perplexity over its own, paired by document."""
-    for row in rows[1:]:
-        if rows[0]["value"] is not None and row["value"] is not None:
-            row["first_over_this"] = ppl.ratio(rows[0]["documents"], row["documents"], seed)
-
-
-def run_ppl(name: str, model: Any, job: Job) -> dict[str, Any]:
-    options = job.options
-    if note := beyond(model, options.context):
-        return {"metric": "perplexity", "value": None, "interval": None, "n": 0, "unit": "documents", "note": note}
-    pieces = ppl.cut(job.store, options.context, options.limit, options.tails)
-    key = _key("ppl", model, job) | {"context": options.context, "window": options.window, "tails": options.tails}
-    key |= {"limit": options.limit} if options.limit else {}  # it decides which pieces the first ones are
-    rows: list[dict] = []
-    for begin in range(0, len(pieces), PIECES_PER_PART):
-        part = pieces[begin : begin + PIECES_PER_PART]
-
-        def compute(part: list[np.ndarray] = part) -> list[dict]:
-            settings = {"window": options.window, "batch": options.batch, "block": options.block}
-            return ppl.score(model, part, options.context, **settings)
-
-        rows += job.parts.run(key | {"first": begin, "count": len(part)}, compute)
-        job.tell(f"ppl {name}", len(rows), len(pieces))
-    return {**ppl.summary(rows, job.store.bytes_per_token, options.seed), "documents": rows}
-
-
-def run_niah(name: str, model: Any, job: Job) -> dict[str, Any]:
-    options = job.options
-    needles = Needles(job.store, job.tokenizer, options.kind, _templates(options))
-    lengths = options.lengths or (options.context,)
-    depths, count = _within_limit(options)
-    key = _key("niah", model, job) | {"kind": options.kind, "templates": [t.name for t in needles.templates]}
-    cells: list[dict] = []
-    for length in lengths:
-        for depth in depths:
-            cell = key | {"length": length, "depth": depth, "n": count, "seed": options.seed}
-
-            def compute(length: int = length, depth: float = depth) -> dict:
-                settings = {"batch": options.batch, "block": options.block}
-                return niah.niah_cell(model, needles, length, depth, count, options.seed, **settings)
-
-            cells.append(job.parts.run(cell, compute))
-            job.tell(f"niah {name}", len(cells), len(lengths) * len(depths))
-    return niah.niah_summary(cells, options.seed)
-
-
-def _templates(options: EvalOptions) -> str | list[str]:
-    return options.templates if isinstance(options.templates, str) else list(options.templates)
-
-
-def _within_limit(options: EvalOptions) -> tuple[tuple[float, ...], int]:
-    """Depths and needles for each so that one length has at most `limit` needles, spread over the depths."""
-    depths, limit = options.depths, options.limit
-    if limit is None:
-        return depths, options.needles
-    if limit < len(depths):
-        depths = tuple(depths[int(i)] for i in np.linspace(0, len(depths) - 1, limit + 2)[1:-1].round())
-    return depths, max(1, min(options.needles, limit // len(depths)))
-
-
-def _key(suite: str, model: Any, job: Job) -> dict[str, Any]:
-    store = job.store
-    return {"suite": suite, "model": model_digest(model), "data": store.content_hash, "tokenizer": store.tokenizer_hash}
-
-
-SUITES: dict[str, Callable[[str, Any, Job], dict[str, Any]]] = {"ppl": run_ppl, "niah": run_niah}

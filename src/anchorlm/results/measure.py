@@ -13,7 +13,8 @@ from ..data.needles import Needles, choose_templates
 from ..eval import EvalOptions, ppl
 from ..eval.niah import DEPTHS
 from ..eval.parts import Parts
-from ..eval.runner import Job, Progress, run_niah, run_ppl
+from ..eval.suite import Job, Progress
+from ..eval.suites import run_niah, run_ppl
 from .rows import Built
 from .table import Table
 

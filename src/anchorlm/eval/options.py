@@ -1,0 +1,106 @@
+"""What an evaluation may be asked for, checked before any text is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, TypeVar
+
+from anchorlm.core import UserError, suggest
+from anchorlm.data.needles import check_kind, choose_templates
+from anchorlm.eval.niah import DEPTHS
+
+Own = TypeVar("Own")
+
+
+@dataclass(frozen=True)
+class EvalOptions:
+    """What changes the figures (but for batch and block, which must not). Lengths in tokens."""
+
+    context: int = 2048
+    limit: int | None = None  # perplexity documents, and needles or samples per length, at most
+    seed: int = 0
+    window: int | None = None  # of the cross-window targets; by default the model's own
+    tails: bool = False  # also score a document's rest shorter than the context
+    lengths: tuple[int, ...] | None = None  # of generated prompts; by default the context
+    depths: tuple[float, ...] = DEPTHS
+    needles: int = 4  # in each cell of lengths x depths
+    kind: str = "number"
+    templates: str | tuple[str, ...] = "heldout"
+    batch: int = 1
+    block: int = 512
+    own: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # suite -> its own options, as they were given
+
+    @classmethod
+    def of(cls, **values: Any) -> EvalOptions:
+        """Options from keywords; an unknown one is an error that names a near one.
+
+        A mapping holds the own options of the suite that it is named after: `ruler={"tasks": ["vt"]}`.
+        """
+        own = {name: value for name, value in values.items() if isinstance(value, Mapping)}
+        known = [field.name for field in fields(cls) if field.name != "own"]
+        for name in values:
+            if name not in known and name not in own:
+                raise UserError(f"eval option {name!r} is unknown; {suggest(name, known)}")
+        plain = {name: listed(value) for name, value in values.items() if name not in own}
+        options = cls(**plain, own=own)
+        for name in ("context", "needles", "batch", "block", "limit", "window"):
+            check_count(name, getattr(options, name))
+        check_kind(options.kind)
+        if not isinstance(options.templates, str | tuple):
+            raise UserError(f"eval option templates is {options.templates!r}; give a name or a list of names")
+        choose_templates(options.wordings)
+        check_list("depths", options.depths, "numbers between 0 and 1", lambda x: 0 <= x <= 1)
+        if options.lengths is not None:
+            check_list("lengths", options.lengths, "whole numbers of at least 1", lambda x: x == int(x) and x >= 1)
+        return options
+
+    @property
+    def wordings(self) -> str | list[str]:
+        return self.templates if isinstance(self.templates, str) else list(self.templates)
+
+    def seen_through(self, window: int | None) -> EvalOptions:
+        """The same with the window of the models that are measured, where none was given."""
+        return replace(self, window=self.window or window)
+
+    @property
+    def prompt_lengths(self) -> tuple[int, ...]:
+        """Tokens of generated prompts."""
+        return self.lengths or (self.context,)
+
+    def own_of(self, suite: str, kind: type[Own]) -> Own:
+        """The suite's own options as the dataclass `kind`; an unknown one is an error that names a near one."""
+        given, known = self.own.get(suite, {}), [field.name for field in fields(kind)]
+        for name in given:
+            if name not in known:
+                raise UserError(f"eval option '{suite}.{name}' is unknown; {suggest(name, known)}")
+        return kind(**{name: listed(value) for name, value in given.items()})
+
+
+def listed(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def check_count(name: str, value: Any, least: int = 1) -> None:
+    """Raise UserError unless the option is a whole number of at least `least`, or None."""
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
+        raise UserError(f"eval option {name} is {value!r}; a whole number of at least {least} is needed")
+
+
+def check_list(name: str, values: Any, wanted: str, fits: Callable[[Any], bool]) -> None:
+    numbers = isinstance(values, tuple) and all(isinstance(x, int | float) and fits(x) for x in values)
+    if not numbers or not values:
+        shown = list(values) if isinstance(values, tuple) else values
+        raise UserError(f"eval option {name} is {shown!r}; give a list of {wanted}")
+
+
+def check_names(name: str, values: Any, allowed: Any) -> tuple[str, ...]:
+    """Names from "a,b" or a list, each of them among `allowed` and once. Raises UserError with a near name."""
+    found = values.split(",") if isinstance(values, str) else values
+    if not isinstance(found, list | tuple) or not found:
+        raise UserError(f"eval option {name} is {values!r}; give names out of {', '.join(allowed)}")
+    found = [str(value).strip() for value in found]
+    for value in found:
+        if value not in allowed:
+            raise UserError(f"eval option {name}: {value!r} is unknown; {suggest(value, allowed)}")
+    return tuple(dict.fromkeys(found))

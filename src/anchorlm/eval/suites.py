@@ -1,0 +1,142 @@
+"""The table of suites, and the two that read running text: perplexity and needles."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from anchorlm.data import TokenStore
+from anchorlm.data.needles import Needles
+from anchorlm.eval import niah, ppl
+from anchorlm.eval.options import EvalOptions
+from anchorlm.eval.stats import paired
+from anchorlm.eval.suite import Job, Material, Suite, needed, part_key, span, store_facts
+from anchorlm.reading import beyond
+
+PIECES_PER_PART = 8  # perplexity documents after which an interrupted run can go on
+
+
+def prepare_ppl(options: EvalOptions, tokenizer: Any, store: TokenStore | None) -> Material:
+    store = needed(store, "ppl")
+    ppl.cut(store, options.context, options.limit, options.tails)
+    return Material(store, store_facts(store))
+
+
+def run_ppl(name: str, model: Any, job: Job) -> dict[str, Any]:
+    options, store = job.options, job.text()
+    if note := beyond(model, options.context):
+        return {"metric": "perplexity", "value": None, "interval": None, "n": 0, "unit": "documents", "note": note}
+    pieces = ppl.cut(store, options.context, options.limit, options.tails)
+    key = part_key("ppl", model, job) | {"context": options.context, "window": options.window, "tails": options.tails}
+    key |= {"limit": options.limit} if options.limit else {}  # it decides which pieces the first ones are
+    rows: list[dict] = []
+    for begin in range(0, len(pieces), PIECES_PER_PART):
+        part = pieces[begin : begin + PIECES_PER_PART]
+
+        def compute(part: list[np.ndarray] = part) -> list[dict]:
+            settings = {"window": options.window, "batch": options.batch, "block": options.block}
+            return ppl.score(model, part, options.context, **settings)
+
+        rows += job.parts.run(key | {"first": begin, "count": len(part)}, compute)
+        job.tell(f"ppl {name}", len(rows), len(pieces))
+    return {**ppl.summary(rows, store.bytes_per_token, options.seed), "documents": rows}
+
+
+def compare_ppl(first: dict[str, Any], other: dict[str, Any], seed: int) -> dict[str, Any]:
+    """The first row's perplexity over the other's."""
+    return {"first_over_this": ppl.ratio(first["documents"], other["documents"], seed)}
+
+
+def ppl_line(row: dict[str, Any]) -> list[str]:
+    groups = [row["groups"].get(name) for name in ("first_half", "second_half", "cross_window")]
+    halves = [f"{group['ppl']:.2f}" if group else "-" for group in groups]
+    interval = span(row["interval"], "{:.2f}")
+    return [f"{row['value']:.2f}", interval, *halves, f"{row['bits_per_byte']:.3f}", str(row["n"])]
+
+
+def prepare_niah(options: EvalOptions, tokenizer: Any, store: TokenStore | None) -> Material:
+    store = needed(store, "niah")
+    needles = Needles(store, tokenizer, options.kind, options.wordings)
+    for length in options.prompt_lengths:
+        needles.make(length, 0.5, np.random.default_rng(options.seed))
+    return Material(needles, store_facts(store))
+
+
+def run_niah(name: str, model: Any, job: Job) -> dict[str, Any]:
+    options = job.options
+    needles = Needles(job.text(), job.tokenizer, options.kind, options.wordings)
+    lengths = options.prompt_lengths
+    depths, count = _within_limit(options)
+    key = part_key("niah", model, job) | {"kind": options.kind, "templates": [t.name for t in needles.templates]}
+    cells: list[dict] = []
+    for length in lengths:
+        for depth in depths:
+            cell = key | {"length": length, "depth": depth, "n": count, "seed": options.seed}
+
+            def compute(length: int = length, depth: float = depth) -> dict:
+                settings = {"batch": options.batch, "block": options.block}
+                return niah.niah_cell(model, needles, length, depth, count, options.seed, **settings)
+
+            cells.append(job.parts.run(cell, compute))
+            job.tell(f"niah {name}", len(cells), len(lengths) * len(depths))
+    return niah.niah_summary(cells, options.seed)
+
+
+def compare_niah(first: dict[str, Any], other: dict[str, Any], seed: int) -> dict[str, Any]:
+    """The first row's share of needles found less the other's, on the needles that both were asked."""
+    return {"first_minus_this": paired(_scores(first), _scores(other), seed)}
+
+
+def _scores(row: dict[str, Any]) -> dict[tuple, float]:
+    """1 or 0 of every needle by where it was hidden."""
+    answers = [(cell, at, answer) for cell in row["cells"] for at, answer in enumerate(cell.get("answers", ()))]
+    return {(cell["length"], cell["depth"], at): float(answer["exact"]) for cell, at, answer in answers}
+
+
+def niah_line(row: dict[str, Any]) -> list[str]:
+    digits = f"{row['digits']['value']:.0%}"
+    return [f"{row['value']:.0%}", span(row["interval"], "{:.0%}"), digits, str(row["n"]), _by_length(row)]
+
+
+def _by_length(row: dict[str, Any]) -> str:
+    """Hits of each length, as in 2,048: 12/20."""
+    shares: dict[int, list[int]] = {}
+    for cell in row["cells"]:
+        hits = shares.setdefault(cell["length"], [0, 0])
+        hits[0] += sum(answer["exact"] for answer in cell.get("answers", ()))
+        hits[1] += cell["n"]
+    return "; ".join(f"{length:,}: {hit}/{n}" if n else f"{length:,}: -" for length, (hit, n) in shares.items())
+
+
+def _within_limit(options: EvalOptions) -> tuple[tuple[float, ...], int]:
+    """Depths and needles for each so that one length has at most `limit` needles, spread over the depths."""
+    depths, limit = options.depths, options.limit
+    if limit is None:
+        return depths, options.needles
+    if limit < len(depths):
+        depths = tuple(depths[int(i)] for i in np.linspace(0, len(depths) - 1, limit + 2)[1:-1].round())
+    return depths, max(1, min(options.needles, limit // len(depths)))
+
+
+SUITES: Mapping[str, Suite] = {
+    "ppl": Suite(
+        prepare=prepare_ppl,
+        run=run_ppl,
+        lengths=lambda options: [options.context],
+        heads=("perplexity", "95 %", "1st half", "2nd half", "cross-window", "bits/byte", "documents"),
+        line=ppl_line,
+        compare=compare_ppl,
+        reads_text=True,
+    ),
+    "niah": Suite(
+        prepare=prepare_niah,
+        run=run_niah,
+        lengths=lambda options: options.prompt_lengths,
+        heads=("exact", "95 %", "digits", "needles", "by length"),
+        line=niah_line,
+        compare=compare_niah,
+        reads_text=True,
+    ),
+}
