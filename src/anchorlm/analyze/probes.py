@@ -11,6 +11,7 @@ import numpy as np
 
 from anchorlm.core import UserError
 from anchorlm.data import TokenStore
+from anchorlm.data.crossing import distance_bins, reuse_distance
 from anchorlm.data.needles import Needles
 from anchorlm.eval.ppl import cut
 
@@ -37,25 +38,6 @@ class Probe:
         parts = [self.ids.astype(np.int64), self.targets.astype(np.int64), *self.groups.values()]
         body = b"".join(np.ascontiguousarray(part).tobytes() for part in parts) + " ".join(self.groups).encode()
         return hashlib.sha256(body).hexdigest()[:16]
-
-
-def reuse_distance(ids: np.ndarray) -> np.ndarray:
-    """[T] int64: tokens since the bigram that ends here last ended; 0 where it is new."""
-    latest: dict[tuple[int, int], int] = {}
-    found = np.zeros(len(ids), np.int64)
-    for t in range(1, len(ids)):
-        pair = (int(ids[t - 1]), int(ids[t]))
-        found[t] = t - latest.get(pair, t)
-        latest[pair] = t
-    return found
-
-
-def distance_bins(window: int, context: int) -> dict[str, tuple[int, int]]:
-    """Name -> (above, up to) of the distances (0, W], (W, 2W], (2W, 4W], doubling until the context is covered."""
-    edges = [0, window]
-    while edges[-1] < context - 1:
-        edges.append(min(2 * edges[-1], context - 1))
-    return {f"{low}-{high}": (low, high) for low, high in zip(edges[:-1], edges[1:], strict=True)}
 
 
 def text_probe(ids: np.ndarray, window: int, context: int) -> Probe:

@@ -80,7 +80,9 @@ def prepare(
         if not any(SUITES[name].reads_text for name in names):
             raise UserError(f"--data is read by no suite of {', '.join(names)}")
         store = open_store(data, tokenizer, cache_dir)
-    return Prepared(tokenizer, options, store, {name: SUITES[name].prepare(options, tokenizer, store) for name in names})
+    return Prepared(
+        tokenizer, options, store, {name: SUITES[name].prepare(options, tokenizer, store) for name in names}
+    )
 
 
 def run_prepared(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import torch
 from torch.nn import functional as F
 
-from anchorlm.reading import device_of
+from anchorlm.reading import device_of, prefill
 
 SLICE = 128  # positions whose logits are held in fp32 at once
 
@@ -15,14 +17,18 @@ SLICE = 128  # positions whose logits are held in fp32 at once
 @torch.inference_mode()
 def token_nll(model: Any, ids: torch.Tensor, block: int = 512) -> torch.Tensor:
     """Negative log-likelihood in nats of each token but the first, [B, T] int64 -> [B, T - 1] float32 on the CPU."""
+    return torch.cat([_nll(logits, targets) for logits, targets in _read(model, ids, block)], dim=1)
+
+
+def _read(model: Any, ids: torch.Tensor, block: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Logits [B, n, V] and the tokens [B, n] they predict, block by block."""
     ids = ids.to(device_of(model))
-    parts, cache, last = [], None, ids.shape[1] - 1
+    cache, last = None, ids.shape[1] - 1
     for begin in range(0, last, block):
         stop = min(begin + block, last)
         out = model(input_ids=ids[:, begin:stop], cache=cache, use_cache=True)
         cache = out.cache
-        parts.append(_nll(out.logits, ids[:, begin + 1 : stop + 1]))
-    return torch.cat(parts, dim=1)
+        yield out.logits, ids[:, begin + 1 : stop + 1]
 
 
 def _nll(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -41,3 +47,33 @@ def greedy(model: Any, logits: torch.Tensor, cache: Any, count: int) -> torch.Te
         cache = out.cache
         chosen.append(out.logits[:, -1].argmax(-1, keepdim=True))
     return torch.cat(chosen, dim=1)
+
+
+@torch.inference_mode()
+def token_scores(model: Any, ids: torch.Tensor, block: int = 512) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of each token but the first: its negative log-likelihood in nats, and whether it was the most likely one.
+
+    [B, T] int64 -> [B, T - 1] float32 and bool, on the CPU.
+    """
+    found = [
+        (_nll(logits, targets), (logits.argmax(-1) == targets).cpu()) for logits, targets in _read(model, ids, block)
+    ]
+    return torch.cat([nll for nll, _ in found], dim=1), torch.cat([hit for _, hit in found], dim=1)
+
+
+@torch.inference_mode()
+def write(model: Any, tokenizer: Any, ids: np.ndarray, count: int, block: int = 512, until: str = "") -> str:
+    """What the model writes after ids [T], greedily: `count` tokens at most, up to its eos or to the text `until`."""
+    logits, cache = prefill(model, torch.from_numpy(ids)[None], block)
+    written: list[int] = []
+    while True:
+        chosen = logits.argmax(-1, keepdim=True)
+        written.append(int(chosen))
+        text = tokenizer.decode(written)
+        if len(written) == count or written[-1] == tokenizer.eos_token_id or (until and until in text):
+            break
+        out = model(input_ids=chosen, cache=cache, use_cache=True)
+        logits, cache = out.logits[:, -1], out.cache
+    ended = written[-1:] == [tokenizer.eos_token_id]
+    text = tokenizer.decode(written[:-1] if ended else written)
+    return text.partition(until)[0] if until else text

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -81,3 +81,12 @@ def paired(ours: Mapping[Any, float], theirs: Mapping[Any, float], seed: int = 0
         return {"value": None, "interval": None, "p": None, "n": 0}
     interval = bootstrap_ratio(gaps, np.ones(len(gaps)), seed)
     return {"value": float(gaps.mean()), "interval": interval, "p": sign_flip(gaps, seed), "n": len(both)}
+
+
+def bootstrap_cells(cells: Sequence[np.ndarray], seed: int = 0) -> list[float] | None:
+    """95 % interval of the mean of the cells' means, the scores of each cell drawn anew; None if none has two."""
+    if not any(len(scores) > 1 for scores in cells):
+        return None
+    rng = np.random.default_rng([seed, 95])
+    drawn = [scores[rng.integers(len(scores), size=(DRAWS, len(scores)))].mean(1) for scores in cells]
+    return middle(np.mean(drawn, axis=0))

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
 
 from anchorlm.core import UserError
 from anchorlm.data import TokenStore
 from anchorlm.data.tokens import tokenizer_fingerprint
 from anchorlm.eval.options import EvalOptions
 from anchorlm.eval.parts import Parts, model_digest
+from anchorlm.eval.stats import bootstrap_cells, paired
+
+PER_PART = 4  # samples after which an interrupted run can go on
 
 Progress = Callable[[str, int, int], None]
 
@@ -62,6 +68,7 @@ class Suite:
     heads, line(row) -> the columns of its table beside the model's name, and their cells
     compare(first, other, seed) -> what is added to `other`: the two rows' difference, paired by sample
     reads_text: whether it takes --data
+    detail(result) -> heads and rows of a second table; None where one is enough
     """
 
     prepare: Callable[[EvalOptions, Any, TokenStore | None], Material]
@@ -71,6 +78,7 @@ class Suite:
     line: Callable[[dict[str, Any]], list[str]]
     compare: Callable[[dict[str, Any], dict[str, Any], int], dict[str, Any]]
     reads_text: bool = False
+    detail: Callable[[dict[str, Any]], tuple[list[str], list[list[str]]]] | None = None
 
 
 def store_facts(store: TokenStore) -> dict[str, Any]:
@@ -95,3 +103,58 @@ def part_key(suite: str, model: Any, job: Job) -> dict[str, Any]:
 def span(interval: list[float] | None, pattern: str) -> str:
     """An interval as a cell of a table."""
     return "-" if interval is None else " to ".join(pattern.format(end) for end in interval)
+
+
+def answers_in_parts(
+    job: Job, key: dict[str, Any], items: Sequence[Any], compute: Callable[[Any], Any], label: str
+) -> list[Any]:
+    """`compute` of every item, kept in parts of PER_PART. An item has a `digest` that changes with all it asks."""
+    found: list[Any] = []
+    for begin in range(0, len(items), PER_PART):
+        group = items[begin : begin + PER_PART]
+
+        def answers(group: Sequence[Any] = group) -> list[Any]:
+            return [compute(item) for item in group]
+
+        found += job.parts.run(key | {"items": [item.digest for item in group]}, answers)
+        job.tell(label, len(found), len(items))
+    return found
+
+
+def model_key(suite: str, model: Any, job: Job) -> dict[str, Any]:
+    """What answers depend on beside the items asked."""
+    return {"suite": suite, "model": model_digest(model), "tokenizer": tokenizer_fingerprint(job.tokenizer)}
+
+
+def digest_of(items: Sequence[Any]) -> str:
+    """16 hex digits for a list of items, for the result file."""
+    return hashlib.sha256(" ".join(item.digest for item in items).encode()).hexdigest()[:16]
+
+
+def sampled_row(cells: list[dict[str, Any]], samples: list[dict[str, Any]], seed: int, **facts: Any) -> dict[str, Any]:
+    """The row of a suite of scored samples in cells of equal weight.
+
+    samples: `id`, `cell` and `score` (0 to 1) of each. cells: `id`, and a `note` where nothing was measured.
+    value: mean of the cells' means; interval: bootstrap over the samples of each cell.
+    """
+    scores = {cell["id"]: np.array([s["score"] for s in samples if s["cell"] == cell["id"]]) for cell in cells}
+    measured = [found for found in scores.values() if len(found)]
+    filled = [cell | _cell(scores[cell["id"]], seed) for cell in cells]
+    base = {"n": len(samples), "unit": "samples", "cells": filled, "samples": samples, **facts}
+    if not measured:
+        note = next((cell["note"] for cell in cells if cell.get("note")), "nothing measured")
+        return {**base, "value": None, "interval": None, "note": note}
+    value = float(np.mean([found.mean() for found in measured]))
+    return {**base, "value": value, "interval": bootstrap_cells(measured, seed)}
+
+
+def _cell(scores: np.ndarray, seed: int) -> dict[str, Any]:
+    if not len(scores):
+        return {"n": 0, "value": None, "interval": None}
+    return {"n": len(scores), "value": float(scores.mean()), "interval": bootstrap_cells([scores], seed)}
+
+
+def compare_samples(first: dict[str, Any], other: dict[str, Any], seed: int) -> dict[str, Any]:
+    """The first row's mean score less the other's, over the samples that both were asked."""
+    ours, theirs = ({sample["id"]: sample["score"] for sample in row["samples"]} for row in (first, other))
+    return {"first_minus_this": paired(ours, theirs, seed)}
