@@ -10,6 +10,7 @@ ROOT = Path(__file__).resolve().parent.parent / "src" / "anchorlm"
 # From the top down. Names on one line do not import each other.
 ORDER = [
     ["cli"],
+    ["reproduce"],
     ["quickstart", "results"],
     ["analyze"],
     ["report", "bench", "eval", "train", "generate"],

@@ -1,6 +1,6 @@
 """Put the page of `anchorlm results ... -o DIR` into the documentation: tools/figures.py DIR
 
-core.md goes into README.md and docs/core.md, results.md into docs/results.md.
+core.md goes into README.md and docs/core.md, results.md and reproduce.md into the pages of their names in docs/
 """
 
 import re
@@ -14,16 +14,16 @@ MARKED = re.compile(r"<!-- results:begin.*?results:end -->", re.DOTALL)
 
 
 def main(folder: str) -> None:
-    """Raises FileNotFoundError when the folder holds neither page, ValueError when a target has lost its marks."""
-    pages = {name: Path(folder) / f"{name}.md" for name in ("core", "results")}
+    """Raises FileNotFoundError when the folder holds no page, ValueError when a target has lost its marks."""
+    pages = {name: Path(folder) / f"{name}.md" for name in ("core", "results", "reproduce")}
     found = {name: path.read_text(encoding="utf-8") for name, path in pages.items() if path.is_file()}
     if not found:
-        raise FileNotFoundError(f"{folder} holds neither core.md nor results.md")
+        raise FileNotFoundError(f"{folder} holds none of core.md, results.md and reproduce.md")
     if "core" in found:
         (ROOT / "docs" / "core.md").write_text(found["core"], encoding="utf-8")
         put(ROOT / "README.md", found["core"])
-    if "results" in found:
-        put(ROOT / "docs" / "results.md", found["results"])
+    for name in found.keys() - {"core"}:
+        put(ROOT / "docs" / f"{name}.md", found[name])
 
 
 def put(target: Path, page: str) -> None:

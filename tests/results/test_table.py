@@ -228,6 +228,13 @@ def test_a_growing_state_has_no_window_of_the_same_bytes(home):
         same_bytes_window(build("full", shape), shape, 4)
 
 
+def test_a_table_without_lengths_has_no_needles(home, tmp_path):
+    table = load_table(home / "table.yaml", lengths=())
+    found = run_table(table, job(home, tmp_path / "out", rows=("swa",)), say=silent)
+    assert by_name(found)["swa"]["missing"] == [] and by_name(found)["swa"]["needles"] == {"heldout": {}, "train": {}}
+    assert "## Needles" not in (tmp_path / "out" / "results.md").read_text()
+
+
 def test_the_packaged_table_can_be_built():
     assert table_names() == ["smollm2"]
     table = load_table("smollm2")

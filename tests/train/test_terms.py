@@ -187,3 +187,15 @@ def test_a_weighted_divergence_is_a_weighted_mean():
     each = F.kl_div(ours, theirs, reduction="none", log_target=True).sum(-1)
     plain = (each * view.weights[0, 1:]).sum() / view.weights[0, 1:].sum()
     assert float(term.sums(view) / term.totals(view)) == pytest.approx(float(plain), rel=1e-9)
+
+
+def test_an_evaluation_states_what_is_not_minimised():
+    """Cross-entropy beside the transfer error alone, and the other way round, as a stage with both has them."""
+    model, view = tiny_hybrid().double(), first_view()
+    both = evaluate(model, [view], enter_stage(model, "stage1", tiny_recipe()))
+    for alone in ({"w_ce": 0.0}, {"w_mse": 0.0}):
+        stage = enter_stage(model, "stage1", tiny_recipe(stage1=alone))
+        assert len(stage.terms) == 1
+        assert evaluate(model, [view], stage) == pytest.approx(both, rel=1e-9)
+    fed = evaluate(model, [view], enter_stage(model, "stage1", tiny_recipe(stage1={"mse_inputs": "teacher", "w_ce": 0.0})))
+    assert fed["ce"] == pytest.approx(both["ce"], rel=1e-9) and fed["mse"] != pytest.approx(both["mse"])

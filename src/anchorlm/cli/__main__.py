@@ -16,7 +16,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from . import convert, doctor, evaluate, generate, info, merge, place, quickstart, results, show, train
+from . import convert, doctor, evaluate, generate, info, merge, place, quickstart, reproduce, results, show, train
 from .options import SeveralValues, first_process
 
 OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory", "you tried to allocate")
@@ -54,6 +54,7 @@ app.command("eval", cls=SeveralValues)(evaluate.evaluate)
 app.command("generate", cls=SeveralValues)(generate.generate)
 app.command("merge")(merge.merge)
 app.command("results", cls=SeveralValues)(results.results)
+app.command("reproduce", cls=SeveralValues)(reproduce.reproduce)
 app.command("quickstart")(quickstart.quickstart)
 
 

@@ -11,17 +11,17 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from markupsafe import Markup
 
 from anchorlm.core import UserError, atomic_file
-from anchorlm.report import placing, plots
+from anchorlm.report import placing, plots, reproducing
 
-SECTIONS = ("plan", "eval", "reading", "bench", "text", "questions", "place", "limits", "commands")
+SECTIONS = ("plan", "eval", "reading", "bench", "text", "questions", "place", "reproduction", "limits", "commands")
 
 
 def write_report(run_dirs: str | Path | Iterable[str | Path], out_html: str | Path, title: str = "anchorlm") -> Path:
     """Write a page of everything known in the folders' JSON files; returns its path.
 
     A file's "kind" says what it holds: plan (as `info --json` prints it), eval, bench, reading, text, questions,
-    commands, limits; files of other kinds are left out. Raises UserError for a missing folder, damaged JSON, or
-    nothing known.
+    commands, limits, reproduction; files of other kinds are left out. Raises UserError for a missing folder, damaged
+    JSON, or nothing known.
     """
     found = collect(run_dirs)
     if not any(found.values()):
@@ -98,6 +98,7 @@ def render(found: dict[str, list[dict[str, Any]]], title: str) -> str:
         texts=found["text"],
         questions=[row for r in found["questions"] for row in r["rows"]],
         placements=[(r, _placing_figures(r)) for r in found["place"]],
+        items=[(item, _item_figures(item)) for r in found["reproduction"] for item in r["items"]],
         limits=[line for r in found["limits"] for line in r["lines"]],
         commands=[line for r in found["commands"] for line in r["lines"]],
         environments=_environments(found),
@@ -135,6 +136,10 @@ def _placing_figures(result: dict[str, Any]) -> list[tuple[str, Markup]]:
         ("Bytes beside the windows against loss", placing.curve),
     ]
     return [(caption, _draw(plot, result)) for caption, plot in drawn]
+
+
+def _item_figures(item: dict[str, Any]) -> list[tuple[str, Markup]]:
+    return [(caption, Markup(figure)) for caption, figure in reproducing.drawn(item)]
 
 
 def _environments(found: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:

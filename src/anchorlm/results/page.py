@@ -221,6 +221,8 @@ def _quality_cells(row: dict[str, Any], text: str) -> list[str]:
 
 def _needle_lines(table: dict[str, Any], rows: list[dict[str, Any]], wording: str) -> list[str]:
     lengths = [str(n) for n in table["lengths"]]
+    if not lengths:
+        return []
     lines = [["row", *(short(n) for n in lengths)]]
     lines += [[row["name"], *(_needle(row["needles"].get(wording, {}).get(n)) for n in lengths)] for row in rows]
     kind = "held-out wordings" if wording == "heldout" else "training wordings"

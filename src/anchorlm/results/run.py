@@ -84,8 +84,12 @@ def run_table(table: Table, job: Job, progress: Progress | None = None, say: Cal
     measured. Raises UserError, before anything is written, for wrong rows, plans or texts and for a folder that
     holds another run.
     """
-    run = _prepare(table, job)
-    result = run.write()
+    return fill(prepare(table, job), progress, say)
+
+
+def fill(run: Run, progress: Progress | None = None, say: Callable[[str], None] = print) -> dict[str, Any]:
+    """Train and measure what a prepared run lacks; returns what results.json holds."""
+    job, result = run.job, run.write()
     for row in run.chosen() if job.measure else ():
         if not row.ready and job.train_rows:
             say(f"{row.row.name}: training")
@@ -96,7 +100,8 @@ def run_table(table: Table, job: Job, progress: Progress | None = None, say: Cal
     return result
 
 
-def _prepare(table: Table, job: Job) -> Run:
+def prepare(table: Table, job: Job) -> Run:
+    """A job checked: nothing is written, and what must be trained can be. Raises UserError as `run_table` does."""
     for name in job.rows:
         table.row(name, "--rows")
     if not job.data:
@@ -149,7 +154,8 @@ def _train(row: Built, run: Run) -> None:
     assert row.recipe is not None and run.training is not None
     row.check(run.training)  # again: the row it starts from may have been trained just now
     model, tokenizer = row.open_start()
-    train(model, tokenizer, row.recipe, run.training, row.folder, console=Console(stderr=True))
+    watched = run.stores[TEST] if row.recipe.eval_every else None
+    train(model, tokenizer, row.recipe, run.training, row.folder, eval_data=watched, console=Console(stderr=True))
     del model
     gc.collect()  # wrapped layers refer to each other, and the next row needs the room
 

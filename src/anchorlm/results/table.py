@@ -59,7 +59,7 @@ class Table(Strict):
     sinks: int = Field(4, ge=0)
     context: int = Field(2048, ge=2)
     limit: int | None = Field(None, ge=1)  # perplexity documents of each text
-    lengths: tuple[int, ...] = Field((1024, 2048, 4096, 8192), min_length=1)
+    lengths: tuple[int, ...] = (1024, 2048, 4096, 8192)  # of needle prompts; none: needles are not measured
     needles: int = Field(20, ge=1)
     wordings: tuple[Literal["heldout", "train"], ...] = Field(("heldout", "train"), min_length=1)
     seed: int = Field(0, ge=0, lt=2**63)
@@ -97,13 +97,17 @@ def load_table(name: str | Path, **changes: Any) -> Table:
 
     Raises UserError for broken YAML, an unknown key, a name given twice and a row that refers to none before it.
     """
-    data = parse_yaml(_read(name), f"table {name}")
+    return read_table(parse_yaml(_read(name), f"table {name}"), str(name), **changes)
+
+
+def read_table(data: dict[str, Any], name: str, **changes: Any) -> Table:
+    """The same of plain data; `name` is what errors call it."""
     rows = data.get("rows")
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise UserError(f"table {name}: rows must be a list of rows, each with keys and values")
-    data["rows"] = [checked(Row, row, f"row {row.get('name', number)!r}") for number, row in enumerate(rows, 1)]
-    data |= {key: value for key, value in changes.items() if value is not None}
-    table = checked(Table, data, "table")
+    checked_rows = [checked(Row, row, f"row {row.get('name', number)!r}") for number, row in enumerate(rows, 1)]
+    given = {key: value for key, value in changes.items() if value is not None}
+    table = checked(Table, {**data, "rows": checked_rows, **given}, "table")
     _check(table)
     return table
 

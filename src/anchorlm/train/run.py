@@ -8,6 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
 from rich.console import Console
 
@@ -126,8 +127,13 @@ def _eval_views(data: Data | None, tokenizer: Any, recipe: Recipe, model: Any, c
         if recipe.eval_every:
             console.print("no evaluation text is given, so eval_every is not used", **PLAIN)
         return []
-    rows, device = recipe.data, next(model.parameters()).device
-    stream = batches(_open_store(data, tokenizer), rows.length, rows.batch, 0, packing=rows.packing)
+    return eval_views(_open_store(data, tokenizer), recipe, next(model.parameters()).device)
+
+
+def eval_views(store: TokenStore, recipe: Recipe, device: torch.device) -> list[View]:
+    """The batches on which a run of `recipe` is evaluated, always the same ones."""
+    rows = recipe.data
+    stream = batches(store, rows.length, rows.batch, 0, packing=rows.packing)
     return [make_view(batch, device, rows.on_document) for batch in islice(stream, recipe.eval_batches)]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import or_
@@ -30,15 +30,21 @@ class Stage:
     checkpoint: bool
     detach: int = 0  # chunks of a slot that gradients flow through at most; 0: as the plan says
     sharded: bool = False
+    watched: tuple[Term, ...] = ()  # what evaluation states beside the terms, of no weight in training
 
     @property
     def needs(self) -> Needs:
         """What the terms together look at of the teacher."""
-        return reduce(or_, (term.needs for term in self.terms))
+        return needs_of(self.terms)
 
     @property
     def parameters(self) -> dict[str, Any]:
         return {name: p for group in self.groups for name, p in group.parameters.items()}
+
+
+def needs_of(terms: Iterable[Term]) -> Needs:
+    """What these terms together look at of the teacher."""
+    return reduce(or_, (term.needs for term in terms), Needs())
 
 
 def active_stages(recipe: Recipe) -> dict[str, StageSettings]:
@@ -76,7 +82,8 @@ def enter_stage(model: Any, name: str, recipe: Recipe) -> Stage:
     groups = make_groups(trained_memory(model, settings), adapters, settings)
     freeze_all_but(model, groups, name)
     terms = _terms(settings, model, name)
-    return Stage(name, settings, groups, terms, recipe.checkpoint, recipe.detach, recipe.shard)
+    watched = () if recipe.shard else _watched(settings, model, terms)
+    return Stage(name, settings, groups, terms, recipe.checkpoint, recipe.detach, recipe.shard, watched)
 
 
 def term_names(model: Any, recipe: Recipe) -> dict[str, list[str]]:
@@ -123,6 +130,14 @@ def _terms(settings: StageSettings, model: Any, name: str) -> tuple[Term, ...]:
             f"none: nothing to minimise; set {name}.w_ce above 0"
         )
     return chosen
+
+
+def _watched(settings: StageSettings, model: Any, terms: tuple[Term, ...]) -> tuple[Term, ...]:
+    """Cross-entropy and, in stage 1, transfer where they are not minimised: one can fall while the other rises."""
+    transfer = _transfer(settings, model) if changed_layers(model.plan) else None
+    known = {term.name for term in terms}
+    found = (transfer, _cross_entropy(settings, model))
+    return tuple(term for term in found if term is not None and term.name not in known)
 
 
 def rate_factor(stage: StageSettings, step: int) -> float:

@@ -14,7 +14,7 @@ from ..hf.model import Captures
 from ..plan import Plan
 from .losses import Needs, Pass, Term, View, ratio
 from .parallel import ALONE, World
-from .stages import Stage, cut_back_propagation
+from .stages import Stage, cut_back_propagation, needs_of
 
 PASSES: tuple[Pass, ...] = ("free", "fed")
 Check = Callable[[dict[str, Tensor], View], None]
@@ -59,10 +59,11 @@ def _reaching(loss: Tensor, view: View, sharded: bool) -> Tensor:
 
 @torch.no_grad()
 def evaluate(model: Any, views: Sequence[View], stage: Stage) -> dict[str, float]:
-    """The stage's losses over the views, and `ce_without_slots`: what is lost when nothing is read from memory."""
-    figures = _means(model, views, stage, stage.terms, model.plan)
+    """The losses of the stage and those it only watches, over the views, and `ce_without_slots`: nothing is read."""
+    watched = (*stage.terms, *stage.watched)
+    figures = _means(model, views, stage, watched, model.plan)
     if model.plan.slots:
-        terms = tuple(term for term in stage.terms if not term.needs)
+        terms = tuple(term for term in watched if not term.needs)
         silent = _means(model, views, stage, terms, model.plan.without_slots())
         figures |= {f"{name}_without_slots": value for name, value in silent.items()}
     return figures
@@ -70,9 +71,10 @@ def evaluate(model: Any, views: Sequence[View], stage: Stage) -> dict[str, float
 
 def _means(model: Any, views: Sequence[View], stage: Stage, terms: Sequence[Term], plan: Plan) -> dict[str, float]:
     parts: dict[str, list[tuple[Tensor, Tensor]]] = {term.name: [] for term in terms}
+    needs = needs_of(terms)
     for view in views:
-        if any(term.needs for term in terms):
-            _teach(model, view, stage.needs)
+        if needs:
+            _teach(model, view, needs)
         for student, group in _passes(terms):
             _study(model, view, student, group, plan, stage.checkpoint)
             for term in group:

@@ -1,0 +1,72 @@
+"""`anchorlm reproduce`: the paper's tables and figures, measured again, beside what it prints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from . import options, show
+
+Names = Annotated[
+    list[str] | None, typer.Argument(metavar="ITEM...", help="table1 to table5, figure1 to figure11, or all")
+]
+Size = Annotated[str, typer.Option("--scale", metavar="small|full|FILE", help="sizes and steps: packaged, or a YAML file")]
+Train = Annotated[list[str], typer.Option("--train", metavar="TEXT...", help="training text")]
+Texts = Annotated[list[str], typer.Option("--data", metavar="TEXT...", help="evaluation text")]
+Sets = Annotated[
+    list[str],
+    typer.Option("--set", metavar="KEY=VALUE", help="a recipe key of every trained row, such as stage1.steps=400"),
+]
+Folder = Annotated[str, typer.Option("--out", "-o", metavar="RUN", help="where rows, figures and the page go")]
+Base = Annotated[str | None, typer.Option("--base", metavar="BASE", help="another model than the scale's")]
+Context = Annotated[int | None, typer.Option(min=2, help="tokens of an evaluation piece")]
+Limit = Annotated[int | None, typer.Option(min=1, help="evaluation pieces at most")]
+Page = Annotated[bool, typer.Option("--page", help="run nothing, write the page from what is kept")]
+
+
+def reproduce(
+    names: Names = None,
+    scale: Size = "small",
+    data: Texts = [],
+    train: Train = [],
+    set_: Sets = [],
+    out: Folder = "runs/reproduce",
+    base: Base = None,
+    context: Context = None,
+    limit: Limit = None,
+    page: Page = False,
+    dtype: options.Dtype = "auto",
+    device: options.Device = "cpu",
+    json: options.Json = False,
+) -> None:
+    """Measure tables and figures of the paper on a model, and say of each claim whether it holds there.
+
+    Rows are trained once and kept; the same command goes on after a stop. Items of one run share their rows.
+    """
+    sets = options.parse_sets(set_)
+    from ..core import UserError
+    from ..reproduce import load_scale
+    from ..reproduce import reproduce as measure
+    from ..reproduce.items import chosen
+    from ..reproduce.scale import fixed_rows
+    from ..results import Job
+    from ..settings import flatten
+
+    wanted = options.listed(names or [])
+    if not page:
+        chosen(wanted)
+        if not data:
+            raise UserError("reproduce needs --data: the text on which every row is evaluated")
+    keys = flatten(sets)
+    sizes = load_scale(scale, keys, base=base, context=context, limit=limit)
+    for key in keys:
+        if own := fixed_rows(key):
+            show.note(f"--set {key}: {', '.join(own)} keep their own value")
+    job = Job(
+        tuple(data), Path(out), train=tuple(train), measure=not page, dtype=dtype, device=options.check_device(device)
+    )
+    with show.Progress("", unit="done") as progress:
+        result = measure(wanted, sizes, job, progress.named, show.note)
+    show.emit(result) if json else show.line((Path(out) / "reproduce.md").read_text(encoding="utf-8"))

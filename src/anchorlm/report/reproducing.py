@@ -1,0 +1,60 @@
+"""Figures of reproduced items: curves of a training, and what a change costs, with intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import matplotlib
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
+
+from anchorlm.report.plots import STYLE, _errors, _figure, _look, svg
+
+PANELS = (("mse", "held-out transfer error, share of the teacher's norm"), ("perplexity", "held-out perplexity"))
+
+
+def curves(spec: dict[str, Any], name: str) -> str:
+    """Transfer error and perplexity over steps, side by side, one line for each way to train."""
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(9.6, 3.8), layout="constrained")
+        axes = figure.subplots(1, len(PANELS))
+    names = list(spec["curves"])
+    for axis, (what, label) in zip(axes, PANELS, strict=True):
+        for arm, points in spec["curves"].items():
+            axis.plot([p["step"] for p in points], [p[what] for p in points], label=arm, **_look(arm, names))
+        _log_axis(axis)
+        axis.set_xlabel("steps of stage 1")
+        axis.set_ylabel(label)
+    axes[0].legend(frameon=False)
+    return svg(figure, f"{name}-curves")
+
+
+def _log_axis(axis: Any) -> None:
+    """Powers of ten, with plain numbers at every tick there is."""
+    axis.set_yscale("log")
+    plain = FuncFormatter(lambda y, _: f"{y:,.3g}" if y < 1000 else f"{y:,.0f}")
+    axis.yaxis.set_major_formatter(plain)
+    low, high = axis.get_ylim()
+    axis.yaxis.set_minor_formatter(plain if high / low < 20 else FuncFormatter(lambda y, _: ""))
+
+
+def bars(spec: dict[str, Any], name: str) -> str:
+    """Change of the loss of each model with its 95 % interval; 0 is the one it is compared with."""
+    rows = spec["bars"]
+    names = [row["name"] for row in rows]
+    figure, axis = _figure(7.2, 0.9 + 0.36 * len(rows))
+    values = [row["value"] for row in rows]
+    axis.barh(names, values, xerr=_errors(rows), color=_look(names[0], names)["color"], capsize=3, height=0.6)
+    axis.axvline(0, color="black", linewidth=0.8)
+    axis.invert_yaxis()
+    axis.set_xlabel("change of the loss, nats a token (bars: 95 % interval)")
+    return svg(figure, f"{name}-bars")
+
+
+KINDS: dict[str, Callable[[dict[str, Any], str], str]] = {"curves": curves, "bars": bars}
+
+
+def drawn(item: dict[str, Any]) -> list[tuple[str, str]]:
+    """(caption, SVG) of each figure of an item, in its order."""
+    return [(spec["caption"], KINDS[spec["kind"]](spec, item["name"])) for spec in item["figures"]]

@@ -1,0 +1,70 @@
+"""A claim of the paper beside what was measured, and whether both point the same way."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+AGREES, NOT, UNCLEAR, NOT_COMPARABLE = "agrees", "does not", "unclear", "not comparable"
+Estimate = Mapping[str, Any]
+
+
+def claim(text: str, paper: str, ours: str, verdict: str, why: Mapping[str, str] | None = None) -> dict[str, str]:
+    """One row of a page. why: by verdict, what is known about it; verdicts without a word have none."""
+    return {"claim": text, "paper": paper, "ours": ours, "verdict": verdict, "why": (why or {}).get(verdict, "")}
+
+
+def above(estimate: Estimate | None, level: float = 0.0) -> str:
+    """Whether a value that the paper has above `level` is: by its whole interval, or by itself when it has none."""
+    if estimate is None:
+        return NOT_COMPARABLE
+    low, high = estimate["interval"] or (estimate["value"], estimate["value"])
+    return AGREES if low > level else NOT if high < level else UNCLEAR
+
+
+def below(estimate: Estimate | None, level: float = 0.0) -> str:
+    """The same for a value that the paper has below `level`."""
+    return {AGREES: NOT, NOT: AGREES}.get(found := above(estimate, level), found)
+
+
+def together(*verdicts: str) -> str:
+    """Of a claim in several parts: the worst of them."""
+    return max(verdicts, key=(AGREES, UNCLEAR, NOT, NOT_COMPARABLE).index)
+
+
+def nats(estimate: Estimate | None) -> str:
+    """`+0.123 nats (0.100 to 0.150)`."""
+    return "not measured" if estimate is None else f"{estimate['value']:+.3f} nats{_span(estimate, '{:+.3f}')}"
+
+
+def share(estimate: Estimate | None) -> str:
+    """`83 % (71 to 95)`."""
+    if estimate is None:
+        return "no gain to have a share of"
+    ends = estimate["interval"]
+    return f"{100 * estimate['value']:.0f} %" + (f" ({100 * ends[0]:.0f} to {100 * ends[1]:.0f})" if ends else "")
+
+
+def perplexity(estimate: Estimate | None) -> str:
+    """`20.81` of a loss in nats a token."""
+    return "-" if estimate is None else figure(math.exp(estimate["value"]))
+
+
+def perplexity_span(estimate: Estimate | None) -> str:
+    """`18.20 to 23.90`: the 95 % interval of a perplexity."""
+    if estimate is None or estimate["interval"] is None:
+        return "-"
+    return " to ".join(figure(math.exp(end)) for end in estimate["interval"])
+
+
+def figure(value: float | None) -> str:
+    """A perplexity or an error with as many digits as mean something."""
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.2f}" if value >= 1 else f"{value:.4f}"
+
+
+def _span(estimate: Estimate, pattern: str) -> str:
+    ends = estimate["interval"]
+    return f" ({pattern.format(ends[0])} to {pattern.format(ends[1])})" if ends else ""

@@ -1,0 +1,105 @@
+"""The page: every item of the paper, its numbers and ours side by side, and what each claim came to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+from ..results.core_table import markdown_table
+from . import claims
+from .items import ITEMS
+from .scale import packaged
+
+TITLE = "The paper's tables and figures, measured again"
+PARTS = ("tables", "claims", "figures", "notes")
+
+
+def result(found: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    """What reproduce.json holds. found: what was kept of each item, empty where nothing was."""
+    paper = yaml.safe_load(packaged("paper.yaml"))
+    return {
+        "kind": "reproduction",
+        "source": paper["source"],
+        "items": [_item(name, paper["items"][name], found.get(name, {})) for name in ITEMS],
+    }
+
+
+def _item(name: str, printed: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
+    rows = printed.get("rows", [])
+    heads = list(rows[0]) if rows else []
+    measured = {part: found.get(part, []) for part in PARTS}
+    facts = {key: found[key] for key in ("key", "environment") if key in found}
+    return {
+        "name": name,
+        "label": name.replace("table", "Table ").replace("figure", "Figure "),
+        "title": ITEMS[name].title,
+        "needs": ITEMS[name].needs,
+        "measured": bool(found),
+        "paper": {
+            "caption": " ".join(printed["caption"].split()),
+            "heads": heads,
+            "rows": [["-" if row[head] is None else str(row[head]) for head in heads] for row in rows],
+        },
+        **measured,
+        **facts,
+    }
+
+
+def markdown(result: dict[str, Any]) -> str:
+    """The result as a page."""
+    lines = [f"# {TITLE}", "", f"Paper: {result['source']}. Its numbers stand beside ours; captions are paraphrased.", ""]
+    lines += _summary(result["items"])
+    for item in result["items"]:
+        lines += _section(item) if item["measured"] else []
+    lines += _missing(result["items"])
+    return "\n".join(lines)
+
+
+def _summary(items: list[dict[str, Any]]) -> list[str]:
+    rows = [[item["label"], row["claim"], row["verdict"]] for item in items for row in item["claims"]]
+    return [*markdown_table([["item", "claim", "here"], *rows], texts=3), ""] if rows else []
+
+
+def _section(item: dict[str, Any]) -> list[str]:
+    paper = item["paper"]
+    lines = [f"## {item['label']}: {item['title']}", "", f"The paper: {paper['caption']}", ""]
+    if paper["rows"]:
+        lines += [*markdown_table([paper["heads"], *paper["rows"]]), ""]
+    lines += [f"Here, {_facts(item)}:", ""]
+    for table in item["tables"]:
+        lines += [f"{table['title']}:", ""] if table["title"] else []
+        lines += [*markdown_table([table["heads"], *table["rows"]], texts=table["texts"]), ""]
+    heads = ["claim", "paper", "here", "verdict", "why, as far as known"]
+    rows = [[row["claim"], row["paper"], row["ours"], row["verdict"], row["why"] or "-"] for row in item["claims"]]
+    return [*lines, *markdown_table([heads, *rows], texts=len(heads)), "", *_paragraphs(item["notes"])]
+
+
+def _paragraphs(notes: list[str]) -> list[str]:
+    return [line for note in notes for line in (note, "")]
+
+
+def _facts(item: dict[str, Any]) -> str:
+    scale, facts = item["key"]["scale"], item["environment"]
+    return (
+        f"{scale['base']}, pieces of {scale['context']:,} tokens, seed {scale['seed']}, {item['key']['dtype']}, "
+        f"{facts['threads']} threads, {facts['processor']}; torch {facts['packages'].get('torch')}"
+    )
+
+
+def _missing(items: list[dict[str, Any]]) -> list[str]:
+    """Items without figures: not built, or built and not run."""
+    lines = [
+        f"- {item['label']}, {item['title'][0].lower()}{item['title'][1:]}: "
+        + (f"not built yet; needs {item['needs']}" if item["needs"] else "not run")
+        for item in items
+        if not item["measured"]
+    ]
+    return ["## Not measured", "", *lines, ""] if lines else []
+
+
+def verdicts(result: dict[str, Any]) -> dict[str, int]:
+    """How many claims came to each verdict."""
+    found = [row["verdict"] for item in result["items"] for row in item["claims"]]
+    return {name: found.count(name) for name in (claims.AGREES, claims.NOT, claims.UNCLEAR, claims.NOT_COMPARABLE)}

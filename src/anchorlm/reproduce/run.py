@@ -1,0 +1,86 @@
+"""Measure items one after the other, or take what was measured before, and write one page of all that is known."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..core import atomic_file
+from ..data import find_files
+from ..environment import environment
+from ..eval.runner import Progress
+from ..report.html import write_page
+from ..results import Job
+from . import page
+from .items import ITEMS, chosen
+from .lab import Lab
+from .scale import Scale
+
+KIND = "reproduced"  # of the file that holds one item
+
+
+def reproduce(
+    names: str | Sequence[str],
+    scale: Scale,
+    job: Job,
+    progress: Progress | None = None,
+    say: Callable[[str], None] = print,
+) -> dict[str, Any]:
+    """Measure the items and write reproduce.json, reproduce.md and reproduce.html to job.out; returns the first.
+
+    An item that was measured at the same scale on the same texts is taken as it is; one that was stopped goes on. With
+    job.measure False nothing is run. The page shows every item, also those of earlier runs and those not built yet.
+    Raises UserError for unknown items and, before anything is written, for texts that are missing.
+    """
+    wanted = chosen([names] if isinstance(names, str) else names) if job.measure else []
+    lab = Lab(scale, job, progress, say)
+    for name in wanted:
+        key = _key(scale, job)
+        if _kept(job.out, name).get("key") == key:
+            say(f"{name}: measured before")
+            continue
+        say(f"{name}: {ITEMS[name].title}")
+        build = ITEMS[name].build
+        assert build is not None
+        found = build(lab)
+        with atomic_file(job.out / f"{name}.json") as file:
+            json.dump({"kind": KIND, "name": name, "key": key, **found, "environment": environment()}, file, indent=1)
+        _write(job.out)
+    return _write(job.out)
+
+
+def _key(scale: Scale, job: Job) -> dict[str, Any]:
+    """All that fixes an item beside the package itself."""
+    texts = {"data": job.data, "train": job.train}
+    facts = {"scale": scale.model_dump(mode="json"), "dtype": job.dtype, "device": job.device}
+    return facts | {name: _digest(paths) for name, paths in texts.items() if paths}
+
+
+def _digest(paths: Iterable[str]) -> str:
+    """16 hex digits of the files' contents."""
+    found = hashlib.sha256()
+    for path in find_files(paths):
+        found.update(path.read_bytes())
+    return found.hexdigest()[:16]
+
+
+def _kept(out: Path, name: str) -> dict[str, Any]:
+    """What a run wrote of an item; empty when it did not, or the file is damaged."""
+    try:
+        found = json.loads((out / f"{name}.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) and found.get("kind") == KIND else {}
+
+
+def _write(out: Path) -> dict[str, Any]:
+    result = page.result({name: _kept(out, name) for name in ITEMS})
+    with atomic_file(out / "reproduce.json") as file:
+        json.dump(result, file, indent=1)
+    with atomic_file(out / "reproduce.md") as file:
+        file.write(page.markdown(result))
+    write_page({result["kind"]: [result]}, out / "reproduce.html", page.TITLE)
+    return result
