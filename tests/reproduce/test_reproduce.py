@@ -229,7 +229,9 @@ def test_the_papers_numbers_are_there_for_every_item():
     paper = yaml.safe_load(packaged("paper.yaml"))
     assert set(paper["items"]) == set(ITEMS) and "2611.04327" in paper["source"]
     for item in page.result({})["items"]:
-        assert item["paper"]["caption"] and all(len(row) == len(item["paper"]["heads"]) for row in item["paper"]["rows"])
+        assert item["paper"]["caption"] and all(
+            len(row) == len(item["paper"]["heads"]) for row in item["paper"]["rows"]
+        )
     numbers = [row["perplexity"] for row in paper["items"]["table1"]["rows"]]
     assert numbers == [7.36, 10.19, 487.56, 10.01] and np.isclose(numbers[2] / numbers[1], 48, rtol=0.01)
 

@@ -197,5 +197,7 @@ def test_an_evaluation_states_what_is_not_minimised():
         stage = enter_stage(model, "stage1", tiny_recipe(stage1=alone))
         assert len(stage.terms) == 1
         assert evaluate(model, [view], stage) == pytest.approx(both, rel=1e-9)
-    fed = evaluate(model, [view], enter_stage(model, "stage1", tiny_recipe(stage1={"mse_inputs": "teacher", "w_ce": 0.0})))
+    fed = evaluate(
+        model, [view], enter_stage(model, "stage1", tiny_recipe(stage1={"mse_inputs": "teacher", "w_ce": 0.0}))
+    )
     assert fed["ce"] == pytest.approx(both["ce"], rel=1e-9) and fed["mse"] != pytest.approx(both["mse"])

@@ -12,7 +12,9 @@ from . import options, show
 Names = Annotated[
     list[str] | None, typer.Argument(metavar="ITEM...", help="table1 to table5, figure1 to figure11, or all")
 ]
-Size = Annotated[str, typer.Option("--scale", metavar="small|full|FILE", help="sizes and steps: packaged, or a YAML file")]
+Size = Annotated[
+    str, typer.Option("--scale", metavar="small|full|FILE", help="sizes and steps: packaged, or a YAML file")
+]
 Train = Annotated[list[str], typer.Option("--train", metavar="TEXT...", help="training text")]
 Texts = Annotated[list[str], typer.Option("--data", metavar="TEXT...", help="evaluation text")]
 Sets = Annotated[

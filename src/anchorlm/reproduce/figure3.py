@@ -17,8 +17,8 @@ from .lab import Lab, documents, losses
 
 ARMS = ("mse", "mse-free", "ce", "both")
 WHY_RISE = {
-    claims.NOT: "the paper's branch starts at a perplexity of thousands; here every gate starts at zero, so that training "
-    "starts from the window alone, and it is short",
+    claims.NOT: "the paper starts at a perplexity of thousands; here every gate starts at zero, so that training "
+    "begins at the window alone, and it is short",
     claims.UNCLEAR: "gates start at zero and the training is short, so the branch has hardly moved",
 }
 WHY_FALL = {
@@ -133,8 +133,8 @@ def _notes(lab: Lab, run: Run) -> list[str]:
         f"Anchor-F, window {table.window} with {table.sinks} sinks, stage 1 alone: {recipe.stage1.steps} steps of "
         f"{recipe.data.batch * recipe.data.accumulate} x {recipe.data.length:,} tokens, learning rate "
         f"{recipe.stage1.lr:g} (memory {recipe.stage1.lr * recipe.stage1.memory_lr_multiplier:g}), same rows and seed.",
-        f"Curves: {recipe.eval_batches} rows of {recipe.data.length:,} tokens of the evaluation text. Rise: paired over "
-        f"{lab.scale.limit or 'all'} pieces of {table.context:,} tokens, 95 % by bootstrap over pieces.",
+        f"Curves: {recipe.eval_batches} rows of {recipe.data.length:,} tokens of the evaluation text. Rise: paired "
+        f"over {lab.scale.limit or 'all'} pieces of {table.context:,} tokens, 95 % by bootstrap over pieces.",
         "The transfer error is normalised: squared distance from the teacher's attention output over its squared norm, "
         "mean over layers. Fed: each layer sees the teacher's hidden states, as LoLCATs does (arXiv 2410.10254); free: "
         "it sees the student's. The paper does not say which it uses.",

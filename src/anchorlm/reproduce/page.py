@@ -49,7 +49,12 @@ def _item(name: str, printed: Mapping[str, Any], found: Mapping[str, Any]) -> di
 
 def markdown(result: dict[str, Any]) -> str:
     """The result as a page."""
-    lines = [f"# {TITLE}", "", f"Paper: {result['source']}. Its numbers stand beside ours; captions are paraphrased.", ""]
+    lines = [
+        f"# {TITLE}",
+        "",
+        f"Paper: {result['source']}. Its numbers stand beside ours; captions are paraphrased.",
+        "",
+    ]
     lines += _summary(result["items"])
     for item in result["items"]:
         lines += _section(item) if item["measured"] else []

@@ -26,8 +26,8 @@ BOUNDARY, OTHERS = "boundary layers off", "all other layers off"
 MEASURED, UNMEASURED = "measured layers off", "all but the measured off"
 ALL, TEACHER = "every state off", "teacher"
 WHY = {
-    claims.NOT: "the paper's layers are those of an 8B model after 5 M tokens; in this one retrieval lives in the middle, "
-    "and the others are four times as many",
+    claims.NOT: "the paper's layers are those of an 8B model after 5 M tokens; in this one retrieval lives in the "
+    "middle, and the others are four times as many",
     claims.UNCLEAR: "the whole memory is worth little after so short a training, and its parts less",
 }
 
@@ -57,7 +57,9 @@ def off_groups(scale: Scale, shape: ModelShape) -> dict[str, tuple[int, ...]]:
     groups = {INTACT: (), BOUNDARY: boundary, OTHERS: tuple(inner)}
     if scale.measured:
         if not set(scale.measured) <= set(every):
-            raise UserError(f"scale measured is {list(scale.measured)}; {scale.base} has layers 0 to {shape.layers - 1}")
+            raise UserError(
+                f"scale measured is {list(scale.measured)}; {scale.base} has layers 0 to {shape.layers - 1}"
+            )
         groups |= {MEASURED: scale.measured, UNMEASURED: tuple(i for i in every if i not in scale.measured)}
     size = min(len(boundary), len(inner))
     for draw in range(scale.draws):
@@ -82,8 +84,20 @@ def _measure(run: Run, groups: Mapping[str, tuple[int, ...]], lab: Lab) -> dict[
     return {name: result["documents"] for name, result in found.items() if result["n"]}
 
 
-def _table(run: Run, groups: Mapping[str, tuple[int, ...]], rows: Mapping[str, Documents], rises: Any, seed: int) -> dict:
-    heads = ["states off", "layers", "states left", "fast weights", "perplexity", "95 %", "rise", "cross-window", "rise"]
+def _table(
+    run: Run, groups: Mapping[str, tuple[int, ...]], rows: Mapping[str, Documents], rises: Any, seed: int
+) -> dict:
+    heads = [
+        "states off",
+        "layers",
+        "states left",
+        "fast weights",
+        "perplexity",
+        "95 %",
+        "rise",
+        "cross-window",
+        "rise",
+    ]
     plan, lines = run.built[ROW].plan, []
     for name in (TEACHER, *groups):
         if name not in rows:
@@ -109,7 +123,7 @@ def _claims(rows: Mapping[str, Documents], rises: Any, draws: Sequence[str], sca
     far = losses(rows[BOUNDARY], rows[OTHERS], scale.seed)
     ours = f"{claims.nats(rises[BOUNDARY]['all'])} against {claims.nats(rises[OTHERS]['all'])}"
     found = [
-        claims.claim("switching the boundary layers off hurts far more than all others", "perplexity 487.56 against 10.01",
+        claims.claim("switching the boundary layers off hurts far more than all others", "487.56 against 10.01",
                      f"{ours}; cross-window difference {claims.nats(far['cross_window'])}",
                      claims.above(losses(rows[BOUNDARY], rows[OTHERS], scale.seed)["all"]), WHY),
         claims.claim("without the others nothing is lost", "10.01 against 10.19 with all",
@@ -126,7 +140,9 @@ def _claims(rows: Mapping[str, Documents], rises: Any, draws: Sequence[str], sca
 
 def _nothing_lost(rise: claims.Estimate | None) -> str:
     """Agrees unless the loss rises for certain."""
-    return claims.NOT_COMPARABLE if rise is None else claims.NOT if claims.above(rise) == claims.AGREES else claims.AGREES
+    return (
+        claims.NOT_COMPARABLE if rise is None else claims.NOT if claims.above(rise) == claims.AGREES else claims.AGREES
+    )
 
 
 def _notes(run: Run) -> list[str]:
@@ -134,8 +150,8 @@ def _notes(run: Run) -> list[str]:
     assert recipe is not None
     return [
         f"One Anchor-F trained for {recipe.stage1.steps} and {recipe.stage2.steps} steps of {recipe.data.length:,} "
-        "tokens; nothing is trained again when states are off. A state that is never written is never read here, so the "
-        "paper's update off and a branch left out are the same.",
+        "tokens; nothing is trained again when states are off. A state that is never written is never read here, so "
+        "the paper's update off and a branch left out are the same.",
         "Rise: against nothing off, nats a token, paired by piece, 95 % by bootstrap over pieces; its second column is "
         "of cross-window tokens. Fast weights in float32, without momentum, as the paper counts them.",
         "Needles are left out: at this size a memory of fast weights finds none after so short a training.",

@@ -23,8 +23,8 @@ PAPER_MODEL, PAPER_WINDOW = "llama-3.1-8b", 512
 PRINTED = {"anchor-f": 201.0, "anchor-i": 176.0, "anchor": 12.6}  # MB in the paper's Table 2
 OWN = ("anchor-private", "anchor-hybrid")  # presets whose state its Table 2 does not give
 WHY = {
-    claims.UNCLEAR: "the interval holds both a small and a large cost: private states gain little over the window alone "
-    "in so short a training",
+    claims.UNCLEAR: "the interval holds both a small and a large cost: private states gain little over the window "
+    "alone in so short a training",
     claims.NOT_COMPARABLE: "private states gain nothing over the window alone here, so there is nothing to keep",
 }
 
@@ -78,7 +78,10 @@ def kept_share(rows: Mapping[str, Documents], name: str, group: str, seed: int) 
     gain = float((window - private).sum())
     if gain <= 0:
         return None
-    return {"value": float((window - own).sum()) / gain, "interval": bootstrap_share(window - own, window - private, seed)}
+    return {
+        "value": float((window - own).sum()) / gain,
+        "interval": bootstrap_share(window - own, window - private, seed),
+    }
 
 
 def _table(run: Run, rows: Mapping[str, Documents], rises: Any, seed: int) -> dict[str, Any]:
@@ -104,7 +107,7 @@ def _claims(rows: Mapping[str, Documents], rises: Any, seed: int) -> list[dict[s
     every = rises["anchor-f"]["all"]
     return [
         claims.claim(f"a shared state costs little against private ones: it keeps at least {LITTLE:.0%} of their gain",
-                     "recall of Anchor not given; 2.3 to 3.1 times LoLCATs", ours, claims.above(kept["all"], LITTLE), WHY),
+                     "recall 2.3 to 3.1 times LoLCATs'", ours, claims.above(kept["all"], LITTLE), WHY),
         claims.claim("read maps are needed for that: without them the loss is higher", "no figure", claims.nats(maps),
                      claims.above(maps)),
         claims.claim("a state in every layer gains little over the boundary layers alone",
@@ -115,7 +118,9 @@ def _claims(rows: Mapping[str, Documents], rises: Any, seed: int) -> list[dict[s
 
 def _no_better(rise: Estimate | None) -> str:
     """Agrees unless the loss of more states is lower for certain."""
-    return claims.NOT_COMPARABLE if rise is None else claims.NOT if claims.below(rise) == claims.AGREES else claims.AGREES
+    return (
+        claims.NOT_COMPARABLE if rise is None else claims.NOT if claims.below(rise) == claims.AGREES else claims.AGREES
+    )
 
 
 def _notes(run: Run) -> list[str]:
@@ -123,8 +128,8 @@ def _notes(run: Run) -> list[str]:
     assert recipe is not None
     tokens = (recipe.stage1.steps + recipe.stage2.steps) * recipe.data.length
     return [
-        f"Every row with states: {recipe.stage1.steps} and {recipe.stage2.steps} steps of {recipe.data.length:,} tokens "
-        f"({tokens:,}), the same rows, seed and LoRA; the window alone has the second stage only.",
+        f"Every row with states: {recipe.stage1.steps} and {recipe.stage2.steps} steps of {recipe.data.length:,} "
+        f"tokens ({tokens:,}), the same rows, seed and LoRA; the window alone has the second stage only.",
         "Over private: rise of the loss over private boundary states, nats a token, paired by piece, 95 % by bootstrap "
         "over pieces. Gain kept: of what private boundary states gain over the window alone.",
         "Zero-shot and recall accuracies of the paper's table are not measured at this scale, so its columns are not "
