@@ -246,7 +246,7 @@ MISTAKES = [
     (("figure3", "--scale", "{home}/worse.yaml"), "'window'"),
     (("figure3", "--train", "{home}/none.txt"), "none.txt"),
     (("figure3", "--base", "{home}/nothing"), "nothing"),
-    (("figure3", "--context", "90000"), "needs at least 90000"),
+    (("figure3", "--context", "90000", "--train", "{home}/train.txt"), "needs at least 90000"),
     (("figure3",), "give --train TEXT"),
     (("table1", "--scale", "{home}/far.yaml", "--train", "{home}/train.txt"), "has layers 0 to 3"),
 ]

@@ -141,7 +141,7 @@ def _check_rows(run: Run) -> None:
     untrained = [row for row in chosen if not row.ready]
     if untrained and run.training is None:
         names = ", ".join(row.row.name for row in untrained)
-        raise UserError(f"rows to be trained: {names}; give --train TEXT, or --no-train to leave them out")
+        raise UserError(f"rows that are not trained: {names}; give --train TEXT")
     for row in untrained:
         if row.start and not row.start.ready and row.start not in chosen:
             start = row.start.row.name
