@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..analyze.tally import change, loss
-from ..eval.runner import Progress
+from ..eval.suite import Progress
 from ..results.measure import TEST, kept
 from ..results.run import Job, Run, fill, prepare
 from .scale import Scale

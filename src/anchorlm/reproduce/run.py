@@ -11,7 +11,7 @@ from typing import Any
 from ..core import atomic_file
 from ..data import find_files
 from ..environment import environment
-from ..eval.runner import Progress
+from ..eval.suite import Progress
 from ..report.html import write_page
 from ..results import Job
 from . import page

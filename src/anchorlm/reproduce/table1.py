@@ -10,8 +10,9 @@ import numpy as np
 from ..convert.views import PlanView, teacher
 from ..core import UserError
 from ..describe import state_bytes
-from ..eval.runner import EvalOptions, run_ppl
-from ..eval.runner import Job as EvalJob
+from ..eval import EvalOptions
+from ..eval.suite import Job as EvalJob
+from ..eval.suites import run_ppl
 from ..plan import ModelShape, Plan
 from ..presets import boundary_groups
 from ..results.measure import TEST
