@@ -8,9 +8,11 @@ import typer
 
 from . import options, show
 
-Suites = Annotated[str, typer.Option("--suite", help="comma-separated: ppl, niah")]
+Suites = Annotated[str, typer.Option("--suite", help="comma-separated: ppl, niah, commonsense, mmlu, mmlu-cloze")]
 Texts = Annotated[list[str], typer.Option("--data", metavar="TEXT...", help="text for perplexity and haystacks")]
-Limit = Annotated[int | None, typer.Option("--limit", help="documents, or needles per length, at most")]
+Limit = Annotated[
+    int | None, typer.Option("--limit", help="documents, needles per length, or questions per task, at most")
+]
 Versus = Annotated[
     list[str],
     typer.Option("--vs", metavar="BASE|teacher|window", help="measure this too; window: the same model without memory"),
@@ -34,7 +36,7 @@ def evaluate(
     any_base: options.AnyBase = False,
     json: options.Json = False,
 ) -> None:
-    """Perplexity and needle retrieval, with sample sizes and intervals."""
+    """Perplexity, needle retrieval and questions, with sample sizes and intervals."""
     chosen = options.parse_sets(set_)
     from ..convert.load import load
     from ..core import UserError
@@ -74,9 +76,9 @@ def _other(name: str, model: Any, dtype: str, device: str) -> Any:
 
 
 def _tables(results: dict[str, dict[str, Any]]) -> None:
-    from ..eval import lines, pairs, table
+    from ..eval import lines, pairs, table, title
 
-    for suite, result in results.items():
-        show.line(f"{suite}, context {result['options']['context']:,} tokens, seed {result['options']['seed']}")
+    for result in results.values():
+        show.line(title(result))
         for text in [*lines(*table(result)), *pairs(result)]:
             show.line("  " + text)

@@ -18,6 +18,7 @@ from ..core import UserError, pick_dtype, suggest
 from . import gguf, hub
 from .cached import is_complete, require_memory
 from .fingerprint import element_count, fingerprint, weight_files
+from .hub import first_line
 from .packaged import ALIASES, Packaged, folder_of, is_unpacked, packaged_file
 from .quiet import quiet
 
@@ -231,8 +232,3 @@ def _read_tokenizer(folder: Path, config):
     if tokenizer.model_max_length > _UNLIMITED:
         tokenizer.model_max_length = config.max_position_embeddings
     return tokenizer
-
-
-def first_line(error: Exception) -> str:
-    """What an error says, short enough for one line."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

@@ -6,6 +6,7 @@ import functools
 import os
 import re
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import huggingface_hub
@@ -44,13 +45,14 @@ def reachable(repository: str) -> bool:
 
 
 @functools.lru_cache(maxsize=32)
-def _answer(repository: str, endpoint: str) -> Exception | None:
+def _answer(repository: str, endpoint: str, kind: str = "model") -> Exception | None:
     """None, or what went wrong. Asked in a thread, because a dead name server blocks longer than any HTTP timeout."""
     result: list[Exception | None] = [TimeoutError(f"no answer within {PATIENCE:.0f} s")]
 
     def ask() -> None:
         try:
-            huggingface_hub.HfApi(endpoint=endpoint).model_info(repository, timeout=PATIENCE)
+            api = huggingface_hub.HfApi(endpoint=endpoint)
+            (api.model_info if kind == "model" else api.dataset_info)(repository, timeout=PATIENCE)
             result[0] = None
         except Exception as error:
             result[0] = error
@@ -89,6 +91,20 @@ def snapshot(repository: str, weights: bool = True) -> Path:
         raise UserError(_reason(repository, failure)) from failure
 
 
+def data_snapshot(repository: str, patterns: Sequence[str]) -> Path:
+    """The local folder of a hub data set, of which files of the `patterns` are there. Raises UserError."""
+    options = {"repo_type": "dataset", "allow_patterns": list(patterns)}
+    error = None if offline() else _answer(repository, constants.ENDPOINT, "dataset")
+    try:
+        return Path(huggingface_hub.snapshot_download(repository, local_files_only=offline() or bool(error), **options))
+    except Exception as failure:
+        reason = "the environment forbids the network" if offline() else first_line(error or failure)
+        raise UserError(
+            f"data {repository} is neither in the hub cache nor to be had ({reason}); where there is a network, "
+            f"`hf download {repository} --repo-type dataset --local-dir DIR` brings it"
+        ) from None
+
+
 def _reason(repository: str, error: Exception) -> str:
     if isinstance(error, GatedRepoError):
         return f"base {repository} is gated; accept its terms on the hub and run `hf auth login`"
@@ -96,5 +112,9 @@ def _reason(repository: str, error: Exception) -> str:
         return f"base {repository} is not on the hub (or is private; run `hf auth login`)"
     if isinstance(error, HFValidationError):
         return f"base {repository} is not a valid hub id"
-    first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    return f"base {repository}: the hub cannot be reached ({first[:160]}); give a local folder or .gguf file"
+    return f"base {repository}: the hub cannot be reached ({first_line(error)}); give a local folder or .gguf file"
+
+
+def first_line(error: Exception) -> str:
+    """What an error says, short enough for one line."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

@@ -12,8 +12,9 @@ from ..hf.model import AnchorForCausalLM
 from ..plan import ModelShape, Plan
 from . import adapters, bases, files
 from .attach import assert_finite, convert
-from .bases import Base, first_line, load_base
+from .bases import Base, load_base
 from .export import check_transformers
+from .hub import first_line
 from .quiet import quiet
 
 # Set by transformers' Auto classes on the way, without a meaning for a local adapter folder.

@@ -72,17 +72,23 @@ def file_kind(path: Path) -> str:
 
 def _read_file(path: Path) -> Iterator[Document]:
     if file_kind(path) in PLAIN:
-        yield Document(path.name, _nonempty(_read_text(path), path))
+        yield Document(path.name, _nonempty(read_text(path), path))
         return
-    records = {".jsonl": _jsonl, ".json": _json, ".parquet": _parquet}[file_kind(path)](path)
     count = 0
-    for where, record in records:
+    for where, record in read_records(path):
         text = _record_text(record, f"{path}:{where}")
         if text.strip():
             count += 1
             yield Document(f"{path.name}:{where}", text)
     if not count:
         raise UserError(f"data {path} is empty")
+
+
+def read_records(path: Path) -> Iterator[tuple[int, object]]:
+    """(number from 1, record) of each record of a .jsonl, .json or .parquet file. Raises UserError if it is damaged."""
+    if file_kind(path) not in RECORDS:
+        raise UserError(f"data {path} has no records; {suggest(file_kind(path), RECORDS)}")
+    yield from {".jsonl": _jsonl, ".json": _json, ".parquet": _parquet}[file_kind(path)](path)
 
 
 def read_bytes(path: Path) -> bytes:
@@ -96,7 +102,8 @@ def read_bytes(path: Path) -> bytes:
         raise UserError(f"data {path} cannot be read: {error.strerror or error}") from None
 
 
-def _read_text(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """Content of a UTF-8 file, lines ended as in Unix. Raises UserError where it is something else."""
     try:
         text = read_bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -114,13 +121,13 @@ def _nonempty(text: str, path: Path) -> str:
 
 def _jsonl(path: Path) -> Iterator[tuple[int, object]]:
     # split("\n") and not splitlines(): a JSON string may hold U+2028, which splitlines() takes for a line end
-    for number, line in enumerate(_nonempty(_read_text(path), path).split("\n"), start=1):
+    for number, line in enumerate(_nonempty(read_text(path), path).split("\n"), start=1):
         if line.strip():
             yield number, _parse(line, f"{path}:{number}")
 
 
 def _json(path: Path) -> Iterator[tuple[int, object]]:
-    content = _parse(_nonempty(_read_text(path), path), str(path))
+    content = _parse(_nonempty(read_text(path), path), str(path))
     if not isinstance(content, list):
         raise UserError(f"data {path} holds a JSON {type(content).__name__}; a list of records is needed")
     yield from enumerate(content, start=1)

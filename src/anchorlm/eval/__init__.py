@@ -5,7 +5,7 @@ from anchorlm.eval.ppl import perplexity
 from anchorlm.eval.runner import Prepared, check_suites, prepare, run_eval, run_prepared
 from anchorlm.eval.source import Source, open_source
 from anchorlm.eval.suites import SUITES
-from anchorlm.eval.table import lines, pairs, table
+from anchorlm.eval.table import lines, pairs, table, title
 
 __all__ = [
     "SUITES",
@@ -21,4 +21,5 @@ __all__ = [
     "run_eval",
     "run_prepared",
     "table",
+    "title",
 ]

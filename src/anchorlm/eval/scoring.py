@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -20,10 +21,10 @@ def token_nll(model: Any, ids: torch.Tensor, block: int = 512) -> torch.Tensor:
     return torch.cat([_nll(logits, targets) for logits, targets in _read(model, ids, block)], dim=1)
 
 
-def _read(model: Any, ids: torch.Tensor, block: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Logits [B, n, V] and the tokens [B, n] they predict, block by block."""
+def _read(model: Any, ids: torch.Tensor, block: int, cache: Any = None) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Logits [B, n, V] and the tokens [B, n] they predict, block by block, after what the cache has read."""
     ids = ids.to(device_of(model))
-    cache, last = None, ids.shape[1] - 1
+    last = ids.shape[1] - 1
     for begin in range(0, last, block):
         stop = min(begin + block, last)
         out = model(input_ids=ids[:, begin:stop], cache=cache, use_cache=True)
@@ -55,9 +56,21 @@ def token_scores(model: Any, ids: torch.Tensor, block: int = 512) -> tuple[torch
 
     [B, T] int64 -> [B, T - 1] float32 and bool, on the CPU.
     """
-    found = [
-        (_nll(logits, targets), (logits.argmax(-1) == targets).cpu()) for logits, targets in _read(model, ids, block)
-    ]
+    return _told(_read(model, ids, block))
+
+
+@torch.inference_mode()
+def continuation_scores(
+    model: Any, logits: torch.Tensor, cache: Any, ids: torch.Tensor, block: int = 512
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """As `token_scores`, of every one of ids [B, T] that follow what was read; logits [B, V] and cache: after that."""
+    first = (logits[:, None], ids[:, :1].to(logits.device))
+    return _told(itertools.chain([first], _read(model, ids, block, cache)))
+
+
+def _told(blocks: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Negative log-likelihood and whether the most likely token, of blocks as `_read` gives them."""
+    found = [(_nll(logits, targets), (logits.argmax(-1) == targets).cpu()) for logits, targets in blocks]
     return torch.cat([nll for nll, _ in found], dim=1), torch.cat([hit for _, hit in found], dim=1)
 
 

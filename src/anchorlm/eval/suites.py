@@ -13,6 +13,7 @@ from anchorlm.eval import niah, ppl
 from anchorlm.eval.options import EvalOptions
 from anchorlm.eval.stats import paired
 from anchorlm.eval.suite import Job, Material, Suite, needed, part_key, span, store_facts
+from anchorlm.eval.tasks import QUESTIONS
 from anchorlm.reading import beyond
 
 PIECES_PER_PART = 8  # perplexity documents after which an interrupted run can go on
@@ -121,6 +122,7 @@ def _within_limit(options: EvalOptions) -> tuple[tuple[float, ...], int]:
 
 
 SUITES: Mapping[str, Suite] = {
+    **QUESTIONS,
     "ppl": Suite(
         prepare=prepare_ppl,
         run=run_ppl,

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from anchorlm.eval.options import EvalOptions
 from anchorlm.eval.suite import span
 from anchorlm.eval.suites import SUITES
+
+
+def title(result: dict[str, Any]) -> str:
+    """What the table shows; the context only where the suite's texts are as long as it says."""
+    suite, options = result["suite"], result["options"]
+    length = f", context {options['context']:,} tokens" if SUITES[suite].lengths(EvalOptions()) else ""
+    return f"{suite}{length}, seed {options['seed']}"
 
 
 def table(result: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
