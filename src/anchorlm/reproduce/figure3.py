@@ -119,7 +119,8 @@ def _falls(curve: list[dict[str, float]]) -> str:
 
 def _times(curve: list[dict[str, float]]) -> str:
     first, last = curve[0]["mse"], curve[-1]["mse"]
-    return f"transfer error {claims.figure(first)} to {claims.figure(last)} ({first / last:.2f} times less)"
+    times = f"{first / last:.2f} times smaller" if last <= first else f"{last / first:.2f} times larger"
+    return f"transfer error {claims.figure(first)} to {claims.figure(last)} ({times})"
 
 
 def _way(curve: list[dict[str, float]]) -> str:

@@ -30,7 +30,7 @@ def _item(name: str, printed: Mapping[str, Any], found: Mapping[str, Any]) -> di
     rows = printed.get("rows", [])
     heads = list(rows[0]) if rows else []
     measured = {part: found.get(part, []) for part in PARTS}
-    facts = {key: found[key] for key in ("key", "environment") if key in found}
+    facts = {key: found[key] for key in ("key", "texts", "environment") if key in found}
     return {
         "name": name,
         "label": name.replace("table", "Table ").replace("figure", "Figure "),
@@ -40,11 +40,15 @@ def _item(name: str, printed: Mapping[str, Any], found: Mapping[str, Any]) -> di
         "paper": {
             "caption": " ".join(printed["caption"].split()),
             "heads": heads,
-            "rows": [["-" if row[head] is None else str(row[head]) for head in heads] for row in rows],
+            "rows": [[_cell(row[head]) for head in heads] for row in rows],
         },
         **measured,
         **facts,
     }
+
+
+def _cell(value: Any) -> str:
+    return "-" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def markdown(result: dict[str, Any]) -> str:
@@ -86,17 +90,24 @@ def _paragraphs(notes: list[str]) -> list[str]:
 
 
 def _facts(item: dict[str, Any]) -> str:
-    scale, facts = item["key"]["scale"], item["environment"]
+    scale, facts, texts = item["key"]["scale"], item["environment"], item["texts"]
+    threads = f"{facts['threads']} thread{'' if facts['threads'] == 1 else 's'}"
     return (
-        f"{scale['base']}, pieces of {scale['context']:,} tokens, seed {scale['seed']}, {item['key']['dtype']}, "
-        f"{facts['threads']} threads, {facts['processor']}; torch {facts['packages'].get('torch')}"
+        f"{scale['base']}, trained on {_names(texts['train'])}, measured on pieces of {scale['context']:,} tokens of "
+        f"{_names(texts['data'])}, seed {scale['seed']}, {item['key']['dtype']}, {threads}, {facts['processor']}; "
+        f"torch {facts['packages'].get('torch')}"
     )
+
+
+def _names(names: list[str]) -> str:
+    shown = ", ".join(names[:2]) or "no text"
+    return shown + (f" and {len(names) - 2} more" if len(names) > 2 else "")
 
 
 def _missing(items: list[dict[str, Any]]) -> list[str]:
     """Items without figures: not built, or built and not run."""
     lines = [
-        f"- {item['label']}, {item['title'][0].lower()}{item['title'][1:]}: "
+        f"- {item['label']} ({item['title']}): "
         + (f"not built yet; needs {item['needs']}" if item["needs"] else "not run")
         for item in items
         if not item["measured"]

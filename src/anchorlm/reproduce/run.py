@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..core import atomic_file
+from ..core import atomic_file, pick_dtype
 from ..data import find_files
 from ..environment import environment
 from ..eval.suite import Progress
@@ -47,22 +47,31 @@ def reproduce(
         assert build is not None
         found = build(lab)
         with atomic_file(job.out / f"{name}.json") as file:
-            json.dump({"kind": KIND, "name": name, "key": key, **found, "environment": environment()}, file, indent=1)
+            facts = {"key": key, "texts": _names(job), "environment": environment()}
+            json.dump({"kind": KIND, "name": name, **facts, **found}, file, indent=1)
         _write(job.out)
     return _write(job.out)
 
 
 def _key(scale: Scale, job: Job) -> dict[str, Any]:
     """All that fixes an item beside the package itself."""
-    texts = {"data": job.data, "train": job.train}
-    facts = {"scale": scale.model_dump(mode="json"), "dtype": job.dtype, "device": job.device}
-    return facts | {name: _digest(paths) for name, paths in texts.items() if paths}
+    dtype = str(pick_dtype(job.dtype, job.device)).removeprefix("torch.")
+    facts = {"scale": scale.model_dump(mode="json"), "dtype": dtype, "device": job.device}
+    return facts | {name: _digest(files) for name, files in _files(job).items()}
 
 
-def _digest(paths: Iterable[str]) -> str:
+def _files(job: Job) -> dict[str, list[Path]]:
+    return {"data": find_files(job.data) if job.data else [], "train": find_files(job.train) if job.train else []}
+
+
+def _names(job: Job) -> dict[str, list[str]]:
+    return {name: [file.name for file in files] for name, files in _files(job).items()}
+
+
+def _digest(files: Iterable[Path]) -> str:
     """16 hex digits of the files' contents."""
     found = hashlib.sha256()
-    for path in find_files(paths):
+    for path in files:
         found.update(path.read_bytes())
     return found.hexdigest()[:16]
 

@@ -97,7 +97,7 @@ def _table(
         "95 %",
         "rise",
         "cross-window",
-        "rise",
+        "its rise",
     ]
     plan, lines = run.built[ROW].plan, []
     for name in (TEACHER, *groups):
@@ -153,7 +153,7 @@ def _notes(run: Run) -> list[str]:
         f"One Anchor-F trained for {recipe.stage1.steps} and {recipe.stage2.steps} steps of {recipe.data.length:,} "
         "tokens; nothing is trained again when states are off. A state that is never written is never read here, so "
         "the paper's update off and a branch left out are the same.",
-        "Rise: against nothing off, nats a token, paired by piece, 95 % by bootstrap over pieces; its second column is "
-        "of cross-window tokens. Fast weights in float32, without momentum, as the paper counts them.",
+        "Rise: against nothing off, nats a token, paired by piece, 95 % by bootstrap over pieces; its rise is that of "
+        "cross-window tokens. Fast weights in float32, without momentum, as the paper counts them.",
         "Needles are left out: at this size a memory of fast weights finds none after so short a training.",
     ]

@@ -85,7 +85,7 @@ def kept_share(rows: Mapping[str, Documents], name: str, group: str, seed: int) 
 
 
 def _table(run: Run, rows: Mapping[str, Documents], rises: Any, seed: int) -> dict[str, Any]:
-    heads = ["row", "fast weights", "perplexity", "95 %", "over private", "cross-window", "over private", "gain kept"]
+    heads = ["row", "fast weights", "perplexity", "95 %", "over private", "cross-window", "its rise", "gain kept"]
     lines = []
     for name in ROWS:
         found, rise, kept = losses(rows[name], None, seed), rises.get(name), kept_share(rows, name, "all", seed)
