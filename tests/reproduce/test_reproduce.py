@@ -11,7 +11,7 @@ from anchorlm.cli import __main__ as program
 from anchorlm.core import UserError
 from anchorlm.plan import ModelShape
 from anchorlm.presets import build
-from anchorlm.reproduce import ITEMS, claims, load_scale, page, reproduce, table1, table2
+from anchorlm.reproduce import ITEMS, claims, load_scale, page, reproduce, shapes, table1, table2
 from anchorlm.reproduce.lab import losses, mean_documents
 from anchorlm.reproduce.scale import fixed_rows, packaged, row_tables
 from anchorlm.results import Job, run
@@ -27,7 +27,7 @@ SCALE = {
         "slots": {"training": {"set": {"eval_every": 0}}},
     },
 }  # fmt: skip
-BUILT = ("table1", "table2", "figure3")
+BUILT = ("table1", "table2", "figure3", "figure5", "figure7")
 VERDICTS = {claims.AGREES, claims.NOT, claims.UNCLEAR, claims.NOT_COMPARABLE}
 
 
@@ -75,14 +75,14 @@ def test_every_item_is_on_the_page_and_the_built_ones_are_measured(done):
     assert json.loads((out / "reproduce.json").read_text()) == json.loads(json.dumps(result))
     text = (out / "reproduce.md").read_text()
     assert "| anchors' update off | 487.56 | 163.6 |" in text
-    assert "- Table 4, small models from scratch on MAD: not built yet; needs the six tasks of MAD" in text
+    assert "- Table 4 (Small models from scratch on MAD): not built yet; needs the six tasks of MAD" in text
     assert said.count("anchor-f: training") == 1  # Tables 1 and 2 share it
     assert sum(page.verdicts(result).values()) == sum(len(found[name]["claims"]) for name in BUILT)
 
 
 def test_the_html_is_self_contained_and_holds_every_figure(done):
     text = (done[0] / "reproduce.html").read_text()
-    assert text.count("<svg") == len(BUILT)
+    assert text.count("<svg") == 3
     assert "held-out perplexity" in text and "change of the loss, nats a token" in text and "Not built yet" in text
     assert "http" not in text.replace("http-equiv", "")
 
@@ -184,6 +184,23 @@ def test_bytes_of_the_papers_model():
     assert table2._bytes_claim()["verdict"] == claims.AGREES
 
 
+def test_coverage_counts_what_a_token_sees():
+    """Against a walk over the text: the last token sees its window, and what was committed before its chunk."""
+    for length, window, chunk in ((32768, 512, 512), (50, 8, 8), (51, 8, 6), (7, 8, 8), (17, 4, 8)):
+        last = length - 1
+        near = {t for t in range(length) if last - t < window}
+        far = {t for t in range(length) if t < last // chunk * chunk}
+        neither = set(range(length)) - near - far
+        assert shapes.coverage(length, window, chunk) == (len(near), len(far), len(neither))
+
+
+def test_items_of_shapes_need_no_text(tmp_path, capsys):
+    assert program.run(["reproduce", "figure5", "figure7", "-o", str(tmp_path / "o")]) == 0
+    shown = capsys.readouterr().out
+    assert "| anchor | 2 | 12,582,912 | 16.0 | 0 |" in shown and "8 states in 32 layers, 50,331,648 bytes" in shown
+    assert "does not" not in shown
+
+
 def test_groups_of_layers():
     shape, scale = ModelShape(30, 9, 3, 64, 576, 49152, 8192), load_scale("small")
     groups = table1.off_groups(scale, shape)
@@ -269,7 +286,7 @@ def test_a_mistake_is_one_line_and_nothing_is_written(home, tmp_path, capsys, ar
 
 def test_no_data_is_a_mistake(home, tmp_path, capsys):
     assert program.run(["reproduce", "all", "--scale", str(home / "tiny.yaml"), "-o", str(tmp_path / "o")]) == 2
-    assert "reproduce needs --data" in capsys.readouterr().err
+    assert "table1 needs --data" in capsys.readouterr().err
 
 
 def test_the_command_shows_the_page(home, done, capsys):

@@ -51,16 +51,16 @@ def reproduce(
     from ..core import UserError
     from ..reproduce import load_scale
     from ..reproduce import reproduce as measure
-    from ..reproduce.items import chosen
+    from ..reproduce.items import ITEMS, chosen
     from ..reproduce.scale import fixed_rows
     from ..results import Job
     from ..settings import flatten
 
     wanted = options.listed(names or [])
     if not page:
-        chosen(wanted)
-        if not data:
-            raise UserError("reproduce needs --data: the text on which every row is evaluated")
+        readers = [name for name in chosen(wanted) if ITEMS[name].texts]
+        if readers and not data:
+            raise UserError(f"{readers[0]} needs --data: the text on which every row is evaluated")
     keys = flatten(sets)
     sizes = load_scale(scale, keys, base=base, context=context, limit=limit)
     for key in keys:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..core import UserError, suggest
-from . import figure3, table1, table2
+from . import figure3, shapes, table1, table2
 from .lab import Lab
 
 ALL = "all"
@@ -15,11 +15,15 @@ ALL = "all"
 
 @dataclass(frozen=True)
 class Item:
-    """build: measures the item and returns its tables, claims, figures and notes as plain data; or what it `needs`."""
+    """build: measures the item and returns its tables, claims, figures and notes as plain data; or what it `needs`.
+
+    texts: whether texts are read; without, the item follows from plans and shapes alone.
+    """
 
     title: str
     build: Callable[[Lab], dict[str, Any]] | None = None
     needs: str = ""
+    texts: bool = True
 
 
 ITEMS: dict[str, Item] = {
@@ -32,9 +36,9 @@ ITEMS: dict[str, Item] = {
     "figure2": Item("One layer's branch removed, by distance", needs="the knock-out of branches"),
     "figure3": Item("Transfer error against perplexity", figure3.build),
     "figure4": Item("CKA of anchor and interior layers", needs="similarity of read-outs of a trained Anchor-F"),
-    "figure5": Item("State and coverage", needs="coverage by length; `anchorlm info` prints the bytes"),
+    "figure5": Item("State and coverage", shapes.figure5, texts=False),
     "figure6": Item("Accuracy against cost", needs="MMLU and timed batches"),
-    "figure7": Item("3:1 interleaving", needs="a page of the plan; `anchorlm info --plan anchor-hybrid` prints it"),
+    "figure7": Item("3:1 interleaving", shapes.figure7, texts=False),
     "figure8": Item("Rotation angles of read maps", needs="the analysis of read maps"),
     "figure9": Item("CKA against cosine, three memories", needs="similarity of read-outs of three memories"),
     "figure10": Item("Needles of a hybrid", needs="a trained 3:1 hybrid"),

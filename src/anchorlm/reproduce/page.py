@@ -76,7 +76,7 @@ def _section(item: dict[str, Any]) -> list[str]:
     lines = [f"## {item['label']}: {item['title']}", "", f"The paper: {paper['caption']}", ""]
     if paper["rows"]:
         lines += [*markdown_table([paper["heads"], *paper["rows"]]), ""]
-    lines += [f"Here, {_facts(item)}:", ""]
+    lines += [f"Here{_facts(item)}:", ""]
     for table in item["tables"]:
         lines += [f"{table['title']}:", ""] if table["title"] else []
         lines += [*markdown_table([table["heads"], *table["rows"]], texts=table["texts"]), ""]
@@ -90,10 +90,13 @@ def _paragraphs(notes: list[str]) -> list[str]:
 
 
 def _facts(item: dict[str, Any]) -> str:
+    """Of an item that was measured on texts."""
+    if not ITEMS[item["name"]].texts:
+        return ""
     scale, facts, texts = item["key"]["scale"], item["environment"], item["texts"]
     threads = f"{facts['threads']} thread{'' if facts['threads'] == 1 else 's'}"
     return (
-        f"{scale['base']}, trained on {_names(texts['train'])}, measured on pieces of {scale['context']:,} tokens of "
+        f", {scale['base']}, trained on {_names(texts['train'])}, measured on pieces of {scale['context']:,} tokens of "
         f"{_names(texts['data'])}, seed {scale['seed']}, {item['key']['dtype']}, {threads}, {facts['processor']}; "
         f"torch {facts['packages'].get('torch')}"
     )

@@ -38,7 +38,7 @@ def reproduce(
     wanted = chosen([names] if isinstance(names, str) else names) if job.measure else []
     lab = Lab(scale, job, progress, say)
     for name in wanted:
-        key = _key(scale, job)
+        key = _key(scale, job) if ITEMS[name].texts else {}
         if _kept(job.out, name).get("key") == key:
             say(f"{name}: measured before")
             continue

@@ -9,7 +9,6 @@ import numpy as np
 
 from ..convert.views import PlanView, teacher
 from ..core import UserError
-from ..describe import state_bytes
 from ..eval import EvalOptions
 from ..eval.suite import Job as EvalJob
 from ..eval.suites import run_ppl
@@ -20,6 +19,7 @@ from ..results.run import Run
 from . import claims
 from .lab import GROUPS, Documents, Lab, losses, mean_documents
 from .scale import Scale
+from .shapes import fast_bytes
 
 ROW = "anchor-f"
 INTACT = "nothing off"
@@ -104,7 +104,7 @@ def _table(
         if name not in rows:
             continue
         left = without(plan, groups[name]) if name in groups else plan.teacher()
-        size = state_bytes(left, run.shape)["fast weights"]
+        size = fast_bytes(left, run.shape)
         found, rise = losses(rows[name], None, seed), rises.get(name, dict.fromkeys(GROUPS))
         lines.append([
             name, ", ".join(map(str, groups.get(name, ()))) or "-", str(len(left.slots)), f"{size / 1e6:.2f} MB",

@@ -7,19 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from ..convert.summary import shape_config
-from ..describe import state_bytes
 from ..eval.stats import bootstrap_share
-from ..plan import ModelShape, Plan
-from ..presets import build as preset
 from ..results.run import Run
 from . import claims
 from .lab import Documents, Estimate, Lab, documents, losses
+from .shapes import fast_bytes, paper_bytes
 
 ROWS = ("swa-lora", "anchor-f", "anchor-private", "anchor", "anchor-no-map")
 WINDOW, PRIVATE, SHARED, BARE = "swa-lora", "anchor-private", "anchor", "anchor-no-map"
 LITTLE = 0.75  # of the gain of private states over the window alone that a shared one must keep to have cost little
-PAPER_MODEL, PAPER_WINDOW = "llama-3.1-8b", 512
 PRINTED = {"anchor-f": 201.0, "anchor-i": 176.0, "anchor": 12.6}  # MB in the paper's Table 2
 OWN = ("anchor-private", "anchor-hybrid")  # presets whose state its Table 2 does not give
 WHY = {
@@ -42,17 +38,6 @@ def build(lab: Lab) -> dict[str, Any]:
         "figures": [{"kind": "bars", "caption": "Loss over that of private boundary states", "bars": bars}],
         "notes": _notes(run),
     }
-
-
-def fast_bytes(plan: Plan, shape: ModelShape) -> int:
-    """Bytes of one sequence's fast weights in float32, momentum not counted, as the paper counts."""
-    return state_bytes(plan, shape)["fast weights"]
-
-
-def paper_bytes(name: str) -> int:
-    """The same of a preset on the paper's model, Llama-3.1-8B, from its shape alone."""
-    shape = ModelShape.from_config(shape_config(PAPER_MODEL))
-    return fast_bytes(preset(name, shape, window=PAPER_WINDOW), shape)
 
 
 def bytes_table() -> dict[str, Any]:
