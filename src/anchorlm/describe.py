@@ -7,6 +7,7 @@ from typing import Any
 from .plan import ModelShape, Plan, Reach, Slot
 from .rules import WIDE_BYTES
 
+PER_TOKEN = "full attention per token"
 PARTS = (
     "fast weights",
     "momentum",
@@ -15,7 +16,7 @@ PARTS = (
     "window ring",
     "sinks",
     "counters",
-    "full attention per token",
+    PER_TOKEN,
 )
 
 
@@ -74,6 +75,16 @@ def state_bytes(plan: Plan, shape: ModelShape) -> dict[str, int]:
     return total
 
 
+def fixed_bytes(plan: Plan, shape: ModelShape) -> int:
+    """Bytes of one sequence's state that do not grow with the text, each part at its largest."""
+    return sum(size for part, size in state_bytes(plan, shape).items() if part != PER_TOKEN)
+
+
+def bytes_at(plan: Plan, shape: ModelShape, tokens: int) -> int:
+    """Bytes of the state after `tokens` tokens."""
+    return fixed_bytes(plan, shape) + tokens * state_bytes(plan, shape)[PER_TOKEN]
+
+
 def _token_bytes(shape: ModelShape) -> int:
     """One token's key and value in one layer."""
     return 2 * shape.kv_heads * shape.head_dim * shape.bytes_per_element
@@ -84,7 +95,7 @@ def _attention_bytes(reach: Reach, shape: ModelShape) -> dict[str, int]:
     if reach.kind == "none":
         return {}
     if reach.kind == "full":
-        return {"full attention per token": _token_bytes(shape)}
+        return {PER_TOKEN: _token_bytes(shape)}
     kept = (reach.window or reach.segment or 1) - 1
     return {"window ring": kept * _token_bytes(shape), "sinks": reach.sinks * _token_bytes(shape)}
 

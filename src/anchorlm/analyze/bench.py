@@ -95,7 +95,7 @@ class Bench:
         def compute() -> Sums:
             self.spent += 1
             with torch.inference_mode():
-                return self._sums(self._hidden(trial, prefix, teacher), probe)
+                return probe_sums(self.model, self._hidden(trial, prefix, teacher), probe)
 
         return self.parts.run(self.fixed | trial.key() | {"probe": probe.digest}, compute)
 
@@ -109,16 +109,19 @@ class Bench:
         with attention_as(self.model, functions):
             return run_layers(self.model, prefix.entering[trial.first], trial.plan, trial.first)
 
-    def _sums(self, hidden: Tensor, probe: Probe) -> Sums:
-        loss, right = self._scores(hidden[0, probe.targets - 1], probe.ids[probe.targets])
-        found = {name: [float(loss[where].sum()), int(where.sum())] for name, where in probe.groups.items()}
-        return found | ({"exact": [float(right.all()), 1]} if probe.exact else {})
 
-    def _scores(self, hidden: Tensor, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Nats of each target and whether it is the most likely token, both [n], from hidden [n, D]."""
-        wanted, loss, right = torch.from_numpy(targets).to(hidden.device), [], []
-        for part, ids in zip(hidden.split(SLICE), wanted.split(SLICE), strict=True):
-            logits = self.model.backbone.lm_head(part).float()
-            loss.append(F.cross_entropy(logits, ids, reduction="none"))
-            right.append(logits.argmax(-1) == ids)
-        return torch.cat(loss).double().cpu().numpy(), torch.cat(right).cpu().numpy()
+def probe_sums(model: Any, hidden: Tensor, probe: Probe) -> Sums:
+    """Sums of the probe's targets by group, from what the final norm leaves: hidden [1, T, D]."""
+    loss, right = _scores(model, hidden[0, probe.targets - 1], probe.ids[probe.targets])
+    found = {name: [float(loss[where].sum()), int(where.sum())] for name, where in probe.groups.items()}
+    return found | ({"exact": [float(right.all()), 1]} if probe.exact else {})
+
+
+def _scores(model: Any, hidden: Tensor, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Nats of each target and whether it is the most likely token, both [n], from hidden [n, D]."""
+    wanted, loss, right = torch.from_numpy(targets).to(hidden.device), [], []
+    for part, ids in zip(hidden.split(SLICE), wanted.split(SLICE), strict=True):
+        logits = model.backbone.lm_head(part).float()
+        loss.append(F.cross_entropy(logits, ids, reduction="none"))
+        right.append(logits.argmax(-1) == ids)
+    return torch.cat(loss).double().cpu().numpy(), torch.cat(right).cpu().numpy()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from anchorlm.core import UserError, suggest
-from anchorlm.describe import state_bytes
+from anchorlm.describe import PER_TOKEN, fixed_bytes, state_bytes
 from anchorlm.plan import ModelShape, Plan, Reach
 from anchorlm.rules import RULES
 
@@ -76,12 +76,12 @@ class Need:
         """Bytes that one layer with this memory adds to a window in every layer."""
         if kind == FULL:
             return self.context * self.token
-        return _fixed(self._with_slot(self.plan, [0]), self.shape) - _fixed(self.plan, self.shape)
+        return fixed_bytes(self._with_slot(self.plan, [0]), self.shape) - fixed_bytes(self.plan, self.shape)
 
     @property
     def token(self) -> int:
         """Bytes of one token's key and value in one layer."""
-        return state_bytes(Plan((Reach(),)), replace(self.shape, layers=1))["full attention per token"]
+        return state_bytes(Plan((Reach(),)), replace(self.shape, layers=1))[PER_TOKEN]
 
     @property
     def plan(self) -> Plan:
@@ -139,10 +139,6 @@ def _plan(need: Need, taken: Mapping[str, Sequence[int]]) -> Plan:
         for group in _groups(kind, layers) if kind != FULL else ():
             plan = need._with_slot(plan, group)
     return plan
-
-
-def _fixed(plan: Plan, shape: ModelShape) -> int:
-    return sum(size for part, size in state_bytes(plan, shape).items() if "per token" not in part)
 
 
 def parse_size(text: str | int) -> int:

@@ -63,7 +63,7 @@ def rounds(
 
     Raises UserError, with the tokens needed and there, when the text holds fewer than two pieces.
     """
-    pieces = _pieces(store, context, documents)
+    pieces = cut_pieces(store, context, documents)
     found = [[text_probe(piece, window, context)] for piece in pieces]
     if needles:
         source = Needles(store, tokenizer, templates="train")
@@ -72,13 +72,17 @@ def rounds(
     return found
 
 
-def _pieces(store: TokenStore, context: int, documents: int) -> list[np.ndarray]:
+def cut_pieces(store: TokenStore, context: int, documents: int, what: str = "a scan") -> list[np.ndarray]:
+    """Pieces of `context` tokens, `documents` at most, spread over the text.
+
+    Raises UserError, naming `what` they are for, when the text holds fewer than two.
+    """
     sizes = np.diff(store.offsets) - (store.eos is not None)
     body = context - (store.bos is not None)
     held, needed = int((sizes // body).sum()), FEWEST * body
     if held < FEWEST:
         raise UserError(
-            f"data is too short for a scan: it has {int(sizes.sum()):,} tokens, in documents of at most "
+            f"data is too short for {what}: it has {int(sizes.sum()):,} tokens, in documents of at most "
             f"{int(sizes.max()):,}; context {context} needs {needed:,}, as {FEWEST} pieces of {body:,}"
         )
     return cut(store, context, documents)

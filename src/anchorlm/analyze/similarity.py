@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from ..core import UserError
+
+LEAST = 4  # rows; the estimator divides by n - 3
 
 
 def debiased_cka(x: Tensor, y: Tensor) -> float:
@@ -16,10 +19,37 @@ def debiased_cka(x: Tensor, y: Tensor) -> float:
     """
     if x.dim() != 2 or y.dim() != 2 or len(x) != len(y):
         raise UserError(f"CKA compares [n, p] with [n, q]; got {tuple(x.shape)} and {tuple(y.shape)}")
-    if len(x) < 4:
-        raise UserError(f"CKA needs at least 4 rows; got {len(x)}")
+    _check_rows(len(x))
     x, y = (_centre(v) for v in (x, y))
     return float(_hsic(x, y) / (_hsic(x, x) * _hsic(y, y)).sqrt())
+
+
+def cka_matrix(products: Tensor) -> Tensor:
+    """Debiased CKA of every pair of R sets, [R, R], from their inner products between rows, [R, n, n], float64.
+
+    The same estimator in kernel form, which costs n^2 a pair whatever the width; NaN where a set has no variance left.
+    Raises UserError for fewer than 4 rows.
+    """
+    _check_rows(products.shape[-1])
+    flat = _u_centred(products.double()).flatten(1)
+    hsic = flat @ flat.T
+    own = hsic.diagonal().clamp(min=0).sqrt()
+    return hsic / (own[:, None] * own)
+
+
+def _check_rows(rows: int) -> None:
+    if rows < LEAST:
+        raise UserError(f"CKA needs at least {LEAST} rows; got {rows}")
+
+
+def _u_centred(products: Tensor) -> Tensor:
+    """Zero diagonal and, off it, without row and column means as the unbiased estimator counts them."""
+    n = products.shape[-1]
+    diagonal = torch.eye(n, dtype=torch.bool, device=products.device)
+    kernel = products.masked_fill(diagonal, 0.0)
+    rows = kernel.sum(-1) / (n - 2)
+    whole = kernel.sum((-1, -2)) / ((n - 1) * (n - 2))
+    return (kernel - rows[..., None] - rows[..., None, :] + whole[..., None, None]).masked_fill(diagonal, 0.0)
 
 
 def _centre(x: Tensor) -> Tensor:

@@ -24,8 +24,20 @@ def loss(rows: Sequence[Sums], group: str, seed: int) -> dict[str, Any] | None:
 
 def change(rows: Sequence[Sums], base: Sequence[Sums], group: str, seed: int) -> dict[str, Any] | None:
     """Rise of the loss of `rows` over `base` on the same probes, paired; rows may be fewer."""
-    sums, counts = _arrays(rows, group)
-    return _estimate(sums - _arrays(base, group)[0][: len(sums)], counts, seed)
+    return _estimate(*_gaps(rows, base, group), seed)
+
+
+def more(rows: Sequence[Sums], base: Sequence[Sums], group: str, other: str, seed: int) -> dict[str, Any] | None:
+    """How much more the loss of `group` rises than that of `other`, documents drawn anew for both at once.
+
+    None where either has no target.
+    """
+    rises = [change(rows, base, name, seed) for name in (group, other)]
+    if rises[0] is None or rises[1] is None:
+        return None
+    drawn = [bootstrap_draws(*_gaps(rows, base, name), seed) for name in (group, other)]
+    interval = None if drawn[0] is None or drawn[1] is None else middle(drawn[0] - drawn[1])
+    return {"value": rises[0]["value"] - rises[1]["value"], "interval": interval, "targets": rises[0]["targets"]}
 
 
 def by_group(rows: Sequence[Sums], base: Sequence[Sums] | None, seed: int) -> dict[str, dict[str, Any]]:
@@ -40,6 +52,12 @@ def _estimate(sums: np.ndarray, counts: np.ndarray, seed: int) -> dict[str, Any]
         return None
     interval = bootstrap_ratio(sums, counts, seed)
     return {"value": float(sums.sum() / counts.sum()), "interval": interval, "targets": int(counts.sum())}
+
+
+def _gaps(rows: Sequence[Sums], base: Sequence[Sums], group: str) -> tuple[np.ndarray, np.ndarray]:
+    """Rise of each row over `base`, and its targets."""
+    sums, counts = _arrays(rows, group)
+    return sums - _arrays(base, group)[0][: len(sums)], counts
 
 
 def _arrays(rows: Sequence[Sums], group: str) -> tuple[np.ndarray, np.ndarray]:

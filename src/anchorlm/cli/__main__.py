@@ -16,7 +16,22 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from . import convert, doctor, evaluate, generate, info, merge, place, quickstart, reproduce, results, show, train
+from . import (
+    analyze,
+    convert,
+    doctor,
+    evaluate,
+    generate,
+    info,
+    merge,
+    place,
+    quickstart,
+    report,
+    reproduce,
+    results,
+    show,
+    train,
+)
 from .options import SeveralValues, first_process
 
 OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory", "you tried to allocate")
@@ -51,6 +66,8 @@ app.command("info", cls=SeveralValues)(info.info)
 app.command("place", cls=SeveralValues)(place.place)
 app.command("train", cls=SeveralValues)(train.train)
 app.command("eval", cls=SeveralValues)(evaluate.evaluate)
+app.command("analyze", cls=SeveralValues)(analyze.analyze)
+app.command("report")(report.report)
 app.command("generate", cls=SeveralValues)(generate.generate)
 app.command("merge")(merge.merge)
 app.command("results", cls=SeveralValues)(results.results)

@@ -75,8 +75,8 @@ class RecallSource:
         pairs, used = [], set()
         while len(pairs) < wanted:
             wording = wordings.WORDINGS[int(rng.choice(chosen))]
-            key = _unused(wording.key, used, rng)
-            pair = self._pair(wording, key, separator, closing, rng)
+            key = unused_key(wording.key, used, rng)
+            pair = self.pair(wording, key, separator, closing, rng)
             if pair.size > left:
                 break
             left -= pair.size
@@ -85,7 +85,8 @@ class RecallSource:
             raise UserError(f"data.length is {self.length}; a recall row needs about {2 * pair.size} tokens")
         return pairs
 
-    def _pair(self, wording: Wording, key: str, separator: str, closing: str, rng: np.random.Generator) -> Pair:
+    def pair(self, wording: Wording, key: str, separator: str, closing: str, rng: np.random.Generator) -> Pair:
+        """Fact, cue and answer for a key; UserError for a tokenizer that joins cue and answer."""
         value = wordings.DRAWS[wording.value](rng)
         cue_text = separator + _sentence(wording.cues[int(rng.integers(len(wording.cues)))].format(key=key))
         cue, asked = self._encode(cue_text), self._encode(f"{cue_text} {value}")
@@ -112,7 +113,7 @@ class RecallSource:
         return self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
 
 
-def _unused(kind: str, used: set[str], rng: np.random.Generator) -> str:
+def unused_key(kind: str, used: set[str], rng: np.random.Generator) -> str:
     """A key that no fact of the row has yet; there are far more keys of every kind than facts in a row."""
     while (key := wordings.DRAWS[kind](rng)) in used:
         pass

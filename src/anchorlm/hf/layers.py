@@ -33,22 +33,26 @@ def run_layers(
     last: int | None = None,
     record: dict[int, Tensor] | None = None,
     attended: dict[int, Tensor] | None = None,
+    traces: dict[str, Trace] | None = None,
 ) -> Tensor:
     """Layers first .. last - 1 on x [B, T, D], the hidden states that enter layer `first` of whole texts without holes.
 
     Returns what enters layer `last`; with last None all layers run and the final norm follows. `record` receives what
     enters each layer (and, under the number of layers, what leaves the last), `attended` each layer's attention output
-    before its output projection [B, T, Hq d]. Raises ValueError for a plan with slots: their states have a past.
+    before its output projection [B, T, Hq d]. `traces` holds the slots that layers below `first` wrote in an earlier
+    run, and receives those written now. Raises ValueError when a slot is read whose trace is not there.
     """
-    if plan.slots:
-        raise ValueError("run_layers takes a plan without slots; use model.hidden for one that has them")
+    traces = {} if traces is None else traces
     layers = model.backbone.model.layers
+    end = len(layers) if last is None else last
+    _check_traces(plan, first, end, traces)
     span = Span((0,) * x.shape[0], (x.shape[1],) * x.shape[0], x.shape[1])
     step, state = model.step(x, span, plan, False), ModelState.empty(x.shape[0], len(layers), x.device)
-    for index in range(first, len(layers) if last is None else last):
+    for index in range(first, end):
         if record is not None:
             record[index] = x
-        x, call = run_layer(layers[index], x, step, index, state, {})
+        x, call = run_layer(layers[index], x, step, index, state, traces)
+        traces.update(call.new_traces)
         if attended is not None and call.captured is not None:
             attended[index] = call.captured
     if last is not None:
@@ -56,6 +60,15 @@ def run_layers(
     if record is not None:
         record[len(layers)] = x
     return model.backbone.model.norm(x)
+
+
+def _check_traces(plan: Plan, first: int, end: int, traces: Mapping[str, Trace]) -> None:
+    for name, slot in plan.slots.items():
+        readers = [layer for layer in slot.read if first <= layer < end]
+        if slot.write < first and readers and name not in traces:
+            raise ValueError(
+                f"layer {readers[0]} reads slot {name!r}, which layer {slot.write} wrote; give its trace in `traces`"
+            )
 
 
 @contextmanager

@@ -32,6 +32,14 @@ class JointReader(nn.Module):
         self, attended: Partial, q: Tensor, trace: Trace, positions: Tensor, rotary: Rotary, reach: Reach, scale: float
     ) -> Partial:
         """Attention over window, sinks and kept tokens. q: [B, Hq, T, d] before RoPE; positions: [B or 1, T]."""
+        answer, mass = self.answers(q, trace, positions, rotary, reach, scale)
+        assert mass is not None
+        return join(attended, Partial(answer if self.map is None else self.map(answer).to(answer.dtype), mass))
+
+    def answers(
+        self, q: Tensor, trace: Trace, positions: Tensor, rotary: Rotary, reach: Reach, scale: float
+    ) -> Partial:
+        """Attention over the kept tokens alone, before the map; its mass is UNSEEN where a query sees none of them."""
         turned = self._turn_queries(q, positions, rotary, reach)
         parts = [
             self._read(
@@ -40,7 +48,7 @@ class JointReader(nn.Module):
             for run in trace.runs()
         ]
         answer, mass = (torch.cat(each, 2) for each in zip(*parts, strict=True))
-        return join(attended, Partial(answer if self.map is None else self.map(answer).to(answer.dtype), mass))
+        return Partial(answer, mass)
 
     @property
     def compact(self) -> bool:

@@ -50,13 +50,17 @@ class SlotReader(nn.Module):
         runs = trace.runs()
         if self.slot.silent and not any(any(run.written) for run in runs):
             return attended
-        queries = self.queries(q, positions, rotary)
-        answers = torch.cat([self._answer(run, queries, trace) for run in runs], 2)
+        answers = self.answers(runs, q, trace, positions, rotary)
         answers = answers if self.map is None else self.map(answers)
         gate = self._gate(x, runs)
         if self.slot.mix == "add":
             return attended + (gate * answers).to(attended.dtype)
         return attended + (gate * (answers - attended)).to(attended.dtype)
+
+    def answers(self, runs: list[Run], q: Tensor, trace: Trace, positions: Tensor, rotary: Rotary) -> Tensor:
+        """What the slot answers, before map and gate: [B, Hq, T, d]; zero where a silent slot holds nothing yet."""
+        queries = self.queries(q, positions, rotary)
+        return torch.cat([self._answer(run, queries, trace) for run in runs], 2)
 
     def _answer(self, run: Run, queries: Tensor, trace: Trace) -> Tensor:
         """Normalised answers [B, Hq, run, d]; zero where the run has nothing to read."""

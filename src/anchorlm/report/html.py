@@ -11,21 +11,24 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from markupsafe import Markup
 
 from anchorlm.core import UserError, atomic_file
-from anchorlm.report import placing, plots, reproducing
+from anchorlm.report import analysis, placing, plots, reproducing
 
-SECTIONS = ("plan", "eval", "reading", "bench", "text", "questions", "place", "reproduction", "limits", "commands")
+SECTIONS = (
+    *("plan", "eval", "reading", "bench", "text", "questions", "place"),
+    *(*analysis.KINDS, "reproduction", "limits", "commands"),
+)
 
 
 def write_report(run_dirs: str | Path | Iterable[str | Path], out_html: str | Path, title: str = "anchorlm") -> Path:
     """Write a page of everything known in the folders' JSON files; returns its path.
 
     A file's "kind" says what it holds: plan (as `info --json` prints it), eval, bench, reading, text, questions,
-    commands, limits, reproduction; files of other kinds are left out. Raises UserError for a missing folder, damaged
-    JSON, or nothing known.
+    commands, limits, reproduction, and the analyses; files of other kinds are left out. Raises UserError for a missing
+    folder, damaged JSON, or nothing known.
     """
     found = collect(run_dirs)
     if not any(found.values()):
-        raise UserError(f"report: no result file in {_names(run_dirs)}; run eval or quickstart with -o first")
+        raise UserError(f"report: no result file in {_names(run_dirs)}; run eval, analyze or quickstart with -o first")
     return write_page(found, out_html, title)
 
 
@@ -98,6 +101,7 @@ def render(found: dict[str, list[dict[str, Any]]], title: str) -> str:
         texts=found["text"],
         questions=[row for r in found["questions"] for row in r["rows"]],
         placements=[(r, _placing_figures(r)) for r in found["place"]],
+        **analysis.sections(found),
         items=[(item, _item_figures(item)) for r in found["reproduction"] for item in r["items"]],
         limits=[line for r in found["limits"] for line in r["lines"]],
         commands=[line for r in found["commands"] for line in r["lines"]],
@@ -145,7 +149,7 @@ def _item_figures(item: dict[str, Any]) -> list[tuple[str, Markup]]:
 def _environments(found: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
     """Each distinct environment once, its time left out; one that only says less than another is left out too."""
     seen: dict[str, dict[str, Any]] = {}
-    for kind in ("eval", "bench", "reading", "place"):
+    for kind in ("eval", "bench", "reading", "place", *analysis.KINDS):
         for result in found[kind]:
             facts = {k: v for k, v in (result.get("environment") or {}).items() if k != "time" and v is not None}
             if facts:

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from ..describe import bytes_at
 from ..eval.stats import bootstrap_share
 from ..plan import ModelShape, Plan
 from .core_table import markdown_table, short
 from .measure import needle_name
-from .plans import bytes_at
 from .rows import Built
 from .table import BASE, Row, Table
 

@@ -6,12 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..core import UserError, suggest
-from ..describe import state_bytes
+from ..describe import PER_TOKEN, fixed_bytes, state_bytes
 from ..plan import ModelShape, Plan
 from ..presets import PRESETS, build
 from .table import Row, Table
-
-PER_TOKEN = "full attention per token"
 
 
 def row_plans(table: Table, shape: ModelShape) -> dict[str, Plan]:
@@ -24,16 +22,6 @@ def row_plans(table: Table, shape: ModelShape) -> dict[str, Plan]:
             except UserError as error:
                 raise UserError(f"row {row.name!r}: {error}") from error
     return plans
-
-
-def fixed_bytes(plan: Plan, shape: ModelShape) -> int:
-    """Bytes of one sequence's state that do not grow with the text, each part at its largest."""
-    return sum(size for part, size in state_bytes(plan, shape).items() if part != PER_TOKEN)
-
-
-def bytes_at(plan: Plan, shape: ModelShape, tokens: int) -> int:
-    """Bytes of the state after `tokens` tokens."""
-    return fixed_bytes(plan, shape) + tokens * state_bytes(plan, shape)[PER_TOKEN]
 
 
 def same_bytes_window(plan: Plan, shape: ModelShape, sinks: int) -> int:
