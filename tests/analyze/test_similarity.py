@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anchorlm.analyze import debiased_cka, mean_cosine
+from anchorlm.analyze import cka_matrix, debiased_cka, mean_cosine
 from anchorlm.core import UserError
 
 
@@ -44,3 +44,14 @@ def test_independent_data_score_about_zero_and_a_rotation_one():
 def test_wrong_shapes_are_named(shapes):
     with pytest.raises(UserError, match="CKA"):
         debiased_cka(*(torch.zeros(shape) for shape in shapes))
+
+
+def test_every_pair_at_once_equals_pair_by_pair():
+    sets = [normal(30, 6, 0), normal(30, 9, 1), normal(30, 6, 0) @ normal(6, 4, 2), 5 - 2 * normal(30, 6, 0)]
+    matrix = cka_matrix(torch.stack([x @ x.T for x in sets]))
+    pairs = [[debiased_cka(x, y) for y in sets] for x in sets]
+    torch.testing.assert_close(matrix, torch.tensor(pairs, dtype=torch.float64), atol=1e-10, rtol=0)
+    looped = hsic_by_loops(sets[0], sets[1]) / (hsic_by_loops(sets[0], sets[0]) * hsic_by_loops(sets[1], sets[1])) ** 0.5
+    assert float(matrix[0, 1]) == pytest.approx(looped, abs=1e-10)
+    with pytest.raises(UserError, match="at least 4 rows"):
+        cka_matrix(torch.zeros(2, 3, 3))

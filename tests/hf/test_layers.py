@@ -39,12 +39,6 @@ def test_a_part_ends_where_the_rest_begins():
     assert sorted(attended) == [1, 2]
 
 
-def test_slots_have_a_past_and_are_refused():
-    model = hybrid(plan="anchor")
-    with pytest.raises(ValueError, match="without slots"):
-        run_layers(model, torch.zeros(1, 3, 32, dtype=torch.float64), model.plan)
-
-
 @torch.inference_mode()
 def test_attention_can_be_replaced_and_comes_back():
     model, plan = hybrid(plan="swa"), plans(4)[0]

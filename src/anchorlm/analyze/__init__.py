@@ -1,5 +1,6 @@
-"""Which layers need memory, and what learned memories have in common, as numbers."""
+"""Which layers need memory, and what a hybrid lost, where and why, as numbers."""
 
-from .similarity import debiased_cka, mean_cosine
+from .explain.run import run_analysis
+from .similarity import cka_matrix, debiased_cka, mean_cosine
 
-__all__ = ["debiased_cka", "mean_cosine"]
+__all__ = ["cka_matrix", "debiased_cka", "mean_cosine", "run_analysis"]

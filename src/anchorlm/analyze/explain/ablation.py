@@ -69,7 +69,9 @@ def groups_off(plan: Plan, depth: int) -> list[Variant]:
     anchors = [name for name, slot in plan.slots.items() if set(slot.read) <= outer]
     interior = [name for name in plan.slots if name not in anchors]
     named = {f"slot {name} off": [name] for name in plan.slots} if len(plan.slots) > 1 else {}
-    named |= {"anchor slots off": anchors, "interior slots off": interior} if anchors and interior else {}
+    if anchors and interior:
+        both = {"anchor slots off": anchors, "interior slots off": interior}
+        named |= {name: gone for name, gone in both.items() if len(gone) > 1}
     off = {name: gone for name, gone in named.items() if len(gone) < len(plan.slots)}
     found = [Variant("as it is", plan)]
     found += [Variant(name, plan.select_slots([s for s in plan.slots if s not in gone])) for name, gone in off.items()]

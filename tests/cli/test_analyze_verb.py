@@ -1,0 +1,88 @@
+"""`anchorlm analyze` from a folder to JSON and tables, and `anchorlm report` from JSON to one page."""
+
+import json
+import re
+
+import pytest
+
+from anchorlm.convert.save import save
+from hybrids import make
+from small import char_tokenizer
+
+WHAT = ["knockout", "similarity", "readmaps", "ablation", "cost"]
+SMALL = ["--context", 40, "--documents", 2, "--set", "recall=0"]
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    path = tmp_path_factory.mktemp("text") / "text.txt"
+    path.write_text("A quiet morning, and nobody spoke of the storm. " * 8)
+    return path
+
+
+def test_every_analysis_and_its_page(call, folder, text, tmp_path):
+    run = tmp_path / "run"
+    code, shown, error = call("analyze", folder, "--what", ",".join(WHAT), "--data", text, "-o", run, *SMALL)
+    assert code == 0, error
+    for expected in ("memory knocked out", "debiased CKA", "share of", "all slots off", "hybrid to full layers"):
+        assert expected in shown
+    stored = {name: json.loads((run / f"{name}.json").read_text()) for name in WHAT}
+    for name, result in stored.items():
+        assert result["kind"] == name and result["plan"]["slots"] and result["seed"] == 0
+        assert result["environment"]["packages"]["torch"] and result["options"]["context"] == 40
+    code, shown, error = call("report", run, "-o", tmp_path / "page.html", "--title", "Tiny")
+    assert code == 0 and shown.startswith("wrote "), error
+    page = (tmp_path / "page.html").read_text()
+    assert not re.search(r"https?://|<script|<link|@import|src=", page)
+    for heading in ("Branches knocked out", "Read-outs compared", "Read maps", "Slots left out", "Cost and coverage"):
+        assert f"<h2>{heading}: " in page
+    assert page.count("<svg") >= 10 and "nan" not in re.sub(r"<svg.*?</svg>", "", page, flags=re.S)
+
+
+def test_cost_reads_no_weight(call, folder):
+    (folder / "memory.safetensors").write_bytes(b"no tensors here")
+    code, shown, error = call("analyze", folder, "--what", "cost", "--json")
+    assert code == 0, error
+    found = json.loads(shown)["cost"]
+    assert found["digest"] is None and found["ratios"][0]["states"]["private"] == 2
+
+
+MISTAKES = [
+    (("--what", "knockot", "--data", "{text}"), "did you mean 'knockout'?"),
+    (("--data", "{text}"), "no analysis named; allowed: ablation, cost, knockout, readmaps, similarity"),
+    (("--what", "similarity"), "similarity needs --data"),
+    (("--what", "similarity", "--data", "{text}", "--context", "300"), "context 300 needs 600, as 2 pieces of 300"),
+    (("--what", "knockout", "--data", "{text}", "--context", "9"), "needs at least 10 tokens"),
+    (("--what", "knockout", "--data", "{text}", "--layers", "7"), "the model has layers 0 to 3"),
+    (("--what", "ablation", "--data", "{text}.none"), "text.txt.none"),
+    (("--what", "ablation", "--data", "{text}", "--set", "window=x"), "analyze option window = 'x'"),
+    (("--what", "ablation", "--data", "{text}", "--set", "context=5"), "--context"),
+    (("--what", "cost", "--results", "{text}"), "is not readable JSON"),
+    (("--what", "cost", "--data", "{text}"), "leave it out"),
+]
+
+
+@pytest.mark.parametrize("arguments, line", MISTAKES, ids=[line for _, line in MISTAKES])
+def test_a_mistake_is_told_before_a_weight_is_read(call, folder, text, monkeypatch, arguments, line):
+    monkeypatch.setattr("anchorlm.convert.load.load", lambda *_, **__: pytest.fail("weights were read"))
+    code, shown, error = call("analyze", folder, *[a.format(text=text) for a in arguments])
+    assert code == 2 and shown == "" and error.count("\n") == 1 and line in error, error
+
+
+@pytest.mark.parametrize("plan, what, line", [
+    ("swa", "readmaps", "has no slot; readmaps needs one"),
+    ("swa", "similarity", "has no slot; similarity needs one"),
+    ("anchor", "readmaps", "has no read map: map is 'none' in slot head, tail"),
+])  # fmt: skip
+def test_a_model_without_what_is_looked_at(call, base_folder, text, tmp_path, plan, what, line):
+    values = {"map": {"kind": "none"}} if plan == "anchor" else {}
+    made = save(make(base_folder, plan, **values), tmp_path / "hybrid", char_tokenizer())
+    code, _, error = call("analyze", made, "--what", what, "--data", text)
+    assert code == 2 and line in error
+
+
+def test_a_report_needs_a_run(call, tmp_path):
+    code, _, error = call("report", tmp_path / "none", "-o", tmp_path / "page.html")
+    assert code == 2 and "none does not exist" in error
+    code, _, error = call("report", tmp_path, "-o", tmp_path)
+    assert code == 2 and "is a folder" in error
