@@ -20,8 +20,8 @@ from anchorlm.eval.ppl import cut, perplexity
 from anchorlm.plan import ModelShape, Plan, Reach
 from anchorlm.presets import build
 from builders import hybrid, tokens
+from explained import kept_hybrid, small_hybrid, text_store
 from small import char_tokenizer
-from test_knockout import kept_hybrid, small_hybrid, text_store
 
 CONTEXT = {"context": 64, "documents": 3}
 
@@ -127,12 +127,14 @@ def test_coverage_by_brute_force():
     expected = [window / 40, state / 40, both / 40, neither / 40]
     np.testing.assert_allclose(list(found["mean"].values()), expected, atol=1e-12)
     last = found["places"][-1]
-    assert last == {"at": 39, "window": [32, 39], "sinks": [0, 1], "state": [0, 31]} and found["slots"] == ["head", "tail"]
+    assert last == {"at": 39, "window": [32, 39], "sinks": [0, 1], "state": [0, 31]}
+    assert found["slots"] == ["head", "tail"]
 
 
 def test_cost_counts_states_and_reads_a_table(tmp_path):
     table = {"kind": "results", "table": {"title": "t", "context": 64}, "texts": {"test": {}}, "rows": [
-        {"name": "swa", "state_bytes": {"64": 1000}, "needles": {"heldout": {"64": {"hits": 1, "n": 4, "interval": None}}},
+        {"name": "swa", "state_bytes": {"64": 1000},
+         "needles": {"heldout": {"64": {"hits": 1, "n": 4, "interval": None}}},
          "texts": {"test": {"all": {"ppl": 9.0, "interval": None}, "cross_window": {"ppl": 8.0, "interval": None}}}},
         {"name": "later", "texts": {}, "needles": {}}]}  # fmt: skip
     (tmp_path / "results.json").write_text(json.dumps(table))

@@ -10,16 +10,11 @@ from anchorlm.analyze.probes import distance_bins, reuse_distance, text_probe
 from anchorlm.core import UserError
 from anchorlm.data import Document, TokenStore
 from anchorlm.eval.scoring import token_nll
-from anchorlm.plan import Plan
 from builders import hybrid, tokens
+from explained import kept_hybrid, plan, small_hybrid, text_store
 from small import char_tokenizer
 
 LENGTH, WINDOW = 60, 6
-
-
-def plan(window=WINDOW, chunk=4):
-    slots = {"head": {"write": 0, "chunk": chunk}, "tail": {"write": 1, "read": [1, 2, 3], "chunk": chunk}}
-    return Plan.from_dict({"attention": {"kind": "window", "window": window, "sinks": 2}, "slots": slots}, 4)
 
 
 def probe(seed=3):
@@ -28,15 +23,9 @@ def probe(seed=3):
     return text_probe(ids, WINDOW, LENGTH)
 
 
-def kept_hybrid():
-    slot = {"rule": "kept", "write": 1, "chunk": 4, "options": {"tokens": 5}}
-    stored = {"attention": {"kind": "window", "window": WINDOW, "sinks": 2}, "slots": {"k": slot}}
-    return hybrid(plan=Plan.from_dict(stored, 4), dtype=torch.float32)
-
-
 def found(model, control=True):
-    whole = Intact(model, probe())
-    return whole.sums(), {(k.branch, k.layer): measured(whole, k, control, 0) for k in knocks(model.plan, list(range(4)))}
+    whole, chosen = Intact(model, probe()), knocks(model.plan, [0, 1, 2, 3])
+    return whole.sums(), {(k.branch, k.layer): measured(whole, k, control, 0) for k in chosen}
 
 
 def test_a_silent_branch_costs_exactly_nothing():
@@ -73,19 +62,6 @@ def test_noise_has_the_norm_of_what_was_removed():
     assert norms.shape == (LENGTH,) and bool((norms > 0).all())
     calm, again, loud = (whole.with_noise(2, norms * times, 0) for times in (0, 1, 1))
     assert calm == whole.sums() and again == loud and again != calm
-
-
-def text_store():
-    letters = np.random.default_rng(0).choice(list("abcdefgh "), 400)
-    return TokenStore.from_documents([Document("d", "".join(letters) * 4)], char_tokenizer())
-
-
-def small_hybrid():
-    from anchorlm.hf import AnchorForCausalLM
-    from builders import shake_memory
-    from small import tiny_llama
-
-    return shake_memory(AnchorForCausalLM.from_backbone(tiny_llama(layers=4), plan(8, 8))).eval()
 
 
 def test_results_hold_every_layer_and_distance_and_go_on(tmp_path):

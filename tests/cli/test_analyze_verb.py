@@ -16,7 +16,7 @@ SMALL = ["--context", 40, "--documents", 2, "--set", "recall=0"]
 @pytest.fixture(scope="module")
 def text(tmp_path_factory):
     path = tmp_path_factory.mktemp("text") / "text.txt"
-    path.write_text("A quiet morning, and nobody spoke of the storm. " * 8)
+    path.write_text("The cat sat. The cat ran. " * 16)
     return path
 
 

@@ -1,4 +1,4 @@
-"""What readers are answered, seen from outside, is what they use; exact tokens without the window are a softmax alone."""
+"""What readers are answered, seen from outside, is what they use; exact tokens can be read without the window."""
 
 import pytest
 import torch
@@ -13,7 +13,11 @@ LENGTH = 41
 
 def seen(model, ids):
     found = {}
-    with torch.inference_mode(), answers_seen(model, lambda layer, slot, answers: found.update({(layer, slot): answers})):
+
+    def see(layer, slot, answers):
+        found[layer, slot] = answers
+
+    with torch.inference_mode(), answers_seen(model, see):
         model.hidden(ids)
     return found
 
