@@ -6,9 +6,10 @@ import torch
 
 from anchorlm.analyze import run_analysis
 from anchorlm.analyze.explain.knocks import Intact, knocks, measured
-from anchorlm.analyze.probes import distance_bins, reuse_distance, text_probe
+from anchorlm.analyze.probes import text_probe
 from anchorlm.core import UserError
 from anchorlm.data import Document, TokenStore
+from anchorlm.data.crossing import distance_bins, reuse_distance
 from anchorlm.eval.scoring import token_nll
 from builders import hybrid, tokens
 from explained import kept_hybrid, plan, small_hybrid, text_store

@@ -14,6 +14,7 @@ from anchorlm.core import UserError, suggest
 from anchorlm.data import TokenStore
 from anchorlm.environment import environment
 from anchorlm.eval.parts import Parts
+from anchorlm.eval.suite import store_facts
 from anchorlm.plan import ModelShape, Plan, layer_range
 from anchorlm.settings import Strict, checked
 
@@ -127,14 +128,12 @@ class Job:
 
     def head(self, what: str, pieces: int | None = None) -> dict[str, Any]:
         """What every result says about itself."""
-        store = self.store
-        data = store and {"names": list(store.names[:20]), "documents": len(store), "hash": store.content_hash}
         return {
             "kind": what,
             "model": self.target.name,
             "digest": self.digest,
             "plan": self.target.plan.to_dict(),
-            "data": data,
+            "data": None if self.store is None else store_facts(self.store),
             "n": pieces,
             "options": self.options.model_dump(mode="json"),
             "seed": self.options.seed,

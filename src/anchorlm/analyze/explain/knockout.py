@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from anchorlm.data.crossing import distance_bins
 from anchorlm.data.distances import recall_text
 from anchorlm.data.recall import RecallSource
 
-from ..probes import Probe, distance_bins, text_probe
+from ..probes import Probe, text_probe
 from ..tally import Rows, by_group, more
 from .job import Job, Options, Target
 from .knocks import Intact, Knock, knocks, measured
