@@ -11,6 +11,7 @@ from anchorlm.report.branches import panels
 from anchorlm.report.plots import COLOURS, MARKERS, _errors, _figure, svg
 
 GROUPS = {"all": "all tokens", "cross_window": "cross-window tokens"}
+WIDE = 4  # times the smallest figure, from which an axis is logarithmic
 WINDOW, STATE, SINKS = COLOURS[2], COLOURS[1], COLOURS[4]
 
 Row = dict[str, Any]
@@ -114,12 +115,19 @@ def scatter(found: Row) -> str:
         estimate = {"value": group["ppl"], "interval": group["interval"]}
         axis.errorbar([row["bytes"] / 1e6], [group["ppl"]], yerr=_errors([estimate]), label=row["name"], linestyle="",
                       capsize=2, elinewidth=0.6, color=COLOURS[index % len(COLOURS)], marker=marker)  # fmt: skip
-    axis.set_xscale("log")
-    axis.set_yscale("log")
-    for side in (axis.xaxis, axis.yaxis):
-        side.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        side.set_minor_formatter(FuncFormatter(lambda value, _: f"{value:g}" if f"{value:e}"[0] in "25" else ""))
+    _log(axis, "x")
+    heights = [(row["cross_window"] or row["ppl"])["ppl"] for row in rows]
+    if heights and max(heights) > WIDE * min(heights):
+        _log(axis, "y")
     axis.set_xlabel(f"state after {found['context']:,} tokens, MB")
     axis.set_ylabel("perplexity, cross-window")
     axis.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=8)
     return svg(figure, f"scatter-{found['table']}")
+
+
+def _log(axis: Any, which: str) -> None:
+    """A logarithmic axis with plain numbers at 1, 2 and 5 of each power of ten."""
+    getattr(axis, f"set_{which}scale")("log")
+    side = getattr(axis, f"{which}axis")
+    side.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    side.set_minor_formatter(FuncFormatter(lambda value, _: f"{value:g}" if f"{value:e}"[0] in "25" else ""))
