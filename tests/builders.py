@@ -164,14 +164,14 @@ def meaning(state: ModelState, plan: Plan, row: int) -> dict[str, torch.Tensor]:
     position = int(state.position[row])
     said = {"position": state.position[row]}
     for i, layer in enumerate(state.attention):
-        if layer is None:
-            continue
-        count = min(layer.keys.shape[2], position)
-        columns = slice(layer.keys.shape[2] - count, None)
-        said |= {f"{i}.keys": layer.keys[row, :, columns], f"{i}.values": layer.values[row, :, columns]}
-        if layer.sink_keys is not None:
-            said |= {f"{i}.sink_keys": layer.sink_keys[row, :, :position]}
-            said |= {f"{i}.sink_values": layer.sink_values[row, :, :position]}
+        for heads, held in layer.items():
+            name = f"{i}.{'+'.join(map(str, heads))}"
+            count = min(held.keys.shape[2], position)
+            columns = slice(held.keys.shape[2] - count, None)
+            said |= {f"{name}.keys": held.keys[row, :, columns], f"{name}.values": held.values[row, :, columns]}
+            if held.sink_keys is not None:
+                said |= {f"{name}.sink_keys": held.sink_keys[row, :, :position]}
+                said |= {f"{name}.sink_values": held.sink_values[row, :, :position]}
     for name, slot in state.slots.items():
         said |= _slot_meaning(name, slot, plan, row, position)
     return said

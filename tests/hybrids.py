@@ -40,7 +40,8 @@ def make(folder, plan, shake=True, **values):
     """A hybrid with memory that speaks: fresh gates are zero, so every memory parameter is moved a little."""
     base = load_base(str(folder), dtype="float32")
     values = {"window": 8} | ({} if plan == "swa" else {"chunk": 8}) | values
-    model = convert(base, build(plan, ModelShape.from_config(base.model.config), **values))
+    chosen = plan if isinstance(plan, dict) else build(plan, ModelShape.from_config(base.model.config), **values)
+    model = convert(base, chosen)
     generator = torch.Generator().manual_seed(1)
     if shake:
         for parameter in model.memory_parameters().values():

@@ -21,11 +21,23 @@ KINDS = sorted(set(SLOT_KINDS) - {"planes", "dense", "linear"})
 
 
 @st.composite
-def reaches(draw):
+def windows(draw):
+    return {"kind": "window", "window": draw(st.integers(1, 9)), "sinks": draw(st.integers(0, 4))}
+
+
+@st.composite
+def plain(draw):
     kind = draw(st.sampled_from(["window", "window", "full", "segment", "none"]))
     if kind == "window":
-        return {"kind": kind, "window": draw(st.integers(1, 9)), "sinks": draw(st.integers(0, 4))}
+        return draw(windows())
     return {"kind": kind, "segment": draw(st.integers(1, 9))} if kind == "segment" else {"kind": kind}
+
+
+@st.composite
+def reaches(draw, own=plain(), most=2):
+    """Of one layer: every other time some of its two KV heads have a reach of their own."""
+    heads = draw(st.dictionaries(st.integers(0, 1), plain(), max_size=most)) if draw(st.booleans()) else {}
+    return draw(own) | ({"heads": heads} if heads else {})
 
 
 @st.composite
@@ -42,7 +54,7 @@ def plans(draw):
     named = {f"s{i}": slot for i, slot in enumerate(draw(st.lists(slots(), min_size=1, max_size=2)))}
     for slot in named.values():
         for layer in slot["read"] if slot.get("rule") == "kept" else ():
-            layers[str(layer)] = {"kind": "window", "window": draw(st.integers(1, 9)), "sinks": draw(st.integers(0, 4))}
+            layers[str(layer)] = draw(reaches(windows(), most=1))
     return {"layers": layers, "slots": named}
 
 

@@ -26,6 +26,7 @@ ORDER = [
     ["describe"],
     ["presets"],
     ["plan"],
+    ["reach"],
     ["rules", "shape"],
     ["environment"],
     ["core"],

@@ -66,8 +66,8 @@ def state_bytes(plan: Plan, shape: ModelShape) -> dict[str, int]:
     """
     total: dict[str, int] = dict.fromkeys(PARTS, 0)
     total["counters"] = 8
-    for reach in plan.layers:
-        for part, size in _attention_bytes(reach, shape).items():
+    for reach, heads in (group for layer in plan.layers for group in layer.groups(shape.kv_heads).items()):
+        for part, size in _attention_bytes(reach, _token_bytes(shape, len(heads))).items():
             total[part] += size
     for slot in plan.slots.values():
         for part, size in _slot_bytes(slot, shape).items():
@@ -85,19 +85,19 @@ def bytes_at(plan: Plan, shape: ModelShape, tokens: int) -> int:
     return fixed_bytes(plan, shape) + tokens * state_bytes(plan, shape)[PER_TOKEN]
 
 
-def _token_bytes(shape: ModelShape) -> int:
-    """One token's key and value in one layer."""
-    return 2 * shape.kv_heads * shape.head_dim * shape.bytes_per_element
+def _token_bytes(shape: ModelShape, heads: int | None = None) -> int:
+    """One token's key and value in one layer, of so many KV heads or of all."""
+    return 2 * (shape.kv_heads if heads is None else heads) * shape.head_dim * shape.bytes_per_element
 
 
-def _attention_bytes(reach: Reach, shape: ModelShape) -> dict[str, int]:
-    """A window counts the current token, so window - 1 tokens are kept between calls."""
+def _attention_bytes(reach: Reach, token: int) -> dict[str, int]:
+    """Of heads with one reach, `token` bytes a token. A window counts the current one: window - 1 are kept between."""
     if reach.kind == "none":
         return {}
     if reach.kind == "full":
-        return {PER_TOKEN: _token_bytes(shape)}
+        return {PER_TOKEN: token}
     kept = (reach.window or reach.segment or 1) - 1
-    return {"window ring": kept * _token_bytes(shape), "sinks": reach.sinks * _token_bytes(shape)}
+    return {"window ring": kept * token, "sinks": reach.sinks * token}
 
 
 def _heads(slot: Slot, shape: ModelShape) -> int:

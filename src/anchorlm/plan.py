@@ -7,16 +7,16 @@ Layers are counted from 0. Nothing here needs weights: a plan is validated again
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from torch import nn
 
 from .core import UserError, suggest
-from .rules import RULES, RuleOptions, one_of, whole
+from .reach import Reach
+from .rules import RULES, RuleOptions, mapping, number_range, one_of, strict, whole
 from .shape import ModelShape
 
-KINDS = ("full", "window", "segment", "none")
 MAPS = ("none", "dense", "cayley", "expm", "planes")
 MIXES = ("add", "convex", "joint")
 HEADS = ("q", "kv")
@@ -24,54 +24,6 @@ ROPES = ("none", "absolute", "chunk")
 ACTIVATIONS = ("identity", "silu")
 
 _NAMES_TAKEN = nn.ModuleDict()  # a slot's weights live in one under the slot's name
-
-
-def _strict(cls: type, values: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """The mapping as keyword arguments of a dataclass; an unknown key is an error that suggests a known one."""
-    _mapping(values, where)
-    allowed = {f.name for f in fields(cls)}
-    for key in values:
-        if key not in allowed:
-            raise UserError(f"{where} has an unknown key {key!r}; {suggest(str(key), allowed)}")
-    return dict(values)
-
-
-def _mapping(values: Any, where: str) -> Mapping[Any, Any]:
-    if not isinstance(values, Mapping):
-        raise UserError(f"{where} is {values!r}; it must be a mapping")
-    return values
-
-
-@dataclass(frozen=True)
-class Reach:
-    """How far one layer's attention sees.
-
-    `window` counts the current token. `sinks` first tokens stay visible beyond the window, at compact positions.
-    `segment` tokens form blocks aligned to position 0 and attention stays inside its block.
-    """
-
-    kind: str = "full"
-    window: int | None = None
-    sinks: int = 0
-    segment: int | None = None
-
-    def check(self, where: str) -> None:
-        one_of(self.kind, KINDS, f"{where}.kind")
-        for name, kind in (("window", "window"), ("segment", "segment")):
-            value = getattr(self, name)
-            if self.kind == kind:
-                whole(value, 1, f"{where}.{name}")
-            elif value is not None:
-                raise UserError(f"{where}.{name} is {value!r} but kind is {self.kind!r}; only kind {kind!r} takes it")
-        whole(self.sinks, 0, f"{where}.sinks")
-        if self.sinks and self.kind != "window":
-            raise UserError(f"{where}.sinks is {self.sinks} but kind is {self.kind!r}; only kind 'window' takes it")
-
-    def text(self) -> str:
-        """One short phrase for tables, such as `window 128 + 4 sinks`."""
-        size = self.window or self.segment
-        sinks = f" + {self.sinks} sinks" if self.sinks else ""
-        return f"{self.kind} {size}{sinks}" if size else self.kind
 
 
 @dataclass(frozen=True)
@@ -169,7 +121,7 @@ class Plan:
         if len(self.layers) != shape.layers:
             raise UserError(f"the plan has {len(self.layers)} layers; the model has {shape.layers}")
         for index, reach in enumerate(self.layers):
-            reach.check(f"layer {index}")
+            reach.check(f"layer {index}", shape.kv_heads)
         for name, slot in self.slots.items():
             if not isinstance(name, str) or not name.isidentifier():
                 raise UserError(f"slot name {name!r} is not allowed; use letters, digits and _, starting with a letter")
@@ -177,7 +129,7 @@ class Plan:
                 free = f"{name}_slot"
                 raise UserError(f"slot name {name!r} is taken by torch modules; choose another, such as {free!r}")
             slot.check(f"slots.{name}", shape)
-            self._check_gap(name, slot)
+            self._check_gap(name, slot, shape)
             self._check_joint(name, slot, shape)
         return self
 
@@ -189,13 +141,17 @@ class Plan:
                 raise UserError(
                     f"slots.{name}.read names layer {layer} of kind {reach.kind!r}; rule {slot.rule!r} needs 'window'"
                 )
+            if reach.own not in reach.groups(shape.kv_heads):
+                raise UserError(
+                    f"slots.{name}.read names layer {layer}, where every KV head has a reach of its own; rule "
+                    f"{slot.rule!r} needs one that has the layer's"
+                )
             delay = (slot.lag + 1) * slot.chunk - 1
             slot.rule_options.check_window(f"slots.{name}.options", reach.window or 0, delay, shape.max_positions)
 
-    def _check_gap(self, name: str, slot: Slot) -> None:
+    def _check_gap(self, name: str, slot: Slot, shape: ModelShape) -> None:
         """Up to (lag + 1) * chunk - window tokens are seen by neither branch unless the window covers them."""
-        for layer in slot.read:
-            reach = self.layers[layer]
+        for layer, reach in ((i, part) for i in slot.read for part in self.layers[i].groups(shape.kv_heads)):
             covered = {"full": None, "window": reach.window, "segment": reach.segment, "none": 0}[reach.kind]
             missing = 0 if covered is None else (slot.lag + 1) * slot.chunk - covered
             aligned = reach.kind == "segment" and slot.lag == 0 and slot.chunk == reach.segment
@@ -214,7 +170,7 @@ class Plan:
     @property
     def common_window(self) -> int | None:
         """The window that most windowed layers have; None when no layer has one."""
-        windows = [reach.window for reach in self.layers if reach.window]
+        windows = [part.window for reach in self.layers for part in reach.parts if part.window]
         return max(set(windows), key=windows.count) if windows else None
 
     def narrowed(self, share: float) -> Plan:
@@ -223,8 +179,10 @@ class Plan:
         def less(size: int | None) -> int | None:
             return size and max(1, int(size * share))
 
-        layers = tuple(replace(r, window=less(r.window), segment=less(r.segment)) for r in self.layers)
-        return replace(self, layers=layers)
+        def narrow(reach: Reach) -> Reach:
+            return replace(reach, window=less(reach.window), segment=less(reach.segment))
+
+        return replace(self, layers=tuple(reach.map(narrow) for reach in self.layers))
 
     def teacher(self) -> Plan:
         """The untouched model: full attention everywhere and no slot."""
@@ -241,31 +199,31 @@ class Plan:
     def to_dict(self) -> dict[str, Any]:
         """The explicit form that is stored: the most common reach, the other layers by number, every slot field."""
         common = max(set(self.layers), key=lambda reach: (self.layers.count(reach), -self.layers.index(reach)))
-        named = {str(i): _trim(reach) for i, reach in enumerate(self.layers) if reach != common}
-        return {"attention": _trim(common), "layers": named, "slots": {n: _slot_dict(s) for n, s in self.slots.items()}}
+        named = {str(i): reach.to_dict() for i, reach in enumerate(self.layers) if reach != common}
+        return {"attention": common.to_dict(), "layers": named, "slots": {n: _slot_dict(s) for n, s in self.slots.items()}}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], num_layers: int) -> Plan:
         """Read the stored or the short form. Raises UserError for unknown keys and layers out of range."""
-        _mapping(values, "the plan")
+        mapping(values, "the plan")
         for key in values:
             if key not in ("attention", "layers", "slots"):
                 known = suggest(str(key), ["attention", "layers", "slots"])
                 raise UserError(f"the plan has an unknown key {key!r}; {known}")
-        reach = Reach(**_strict(Reach, values.get("attention") or {}, "attention"))
-        named = _named_layers(_mapping(values.get("layers") or {}, "layers"), num_layers)
-        slots = _mapping(values.get("slots") or {}, "slots")
+        common = Reach.from_dict(values.get("attention") or {}, "attention")
+        named = _named_layers(mapping(values.get("layers") or {}, "layers"), common, num_layers)
+        slots = mapping(values.get("slots") or {}, "slots")
         return cls(
-            tuple(named.get(i, reach) for i in range(num_layers)),
+            tuple(named.get(i, common) for i in range(num_layers)),
             {str(name): _slot(str(name), entry, num_layers) for name, entry in slots.items()},
         )
 
 
-def _named_layers(entries: Mapping[Any, Any], num_layers: int) -> dict[int, Reach]:
+def _named_layers(entries: Mapping[Any, Any], common: Reach, num_layers: int) -> dict[int, Reach]:
     """The reach of each layer that `layers` names; naming one twice is an error, whatever the two say."""
     named: dict[int, Reach] = {}
     for key, entry in entries.items():
-        reach = Reach(**_strict(Reach, entry, f"layers.{key}"))
+        reach = Reach.from_dict(entry, f"layers.{key}", common)
         for index in layer_range(str(key), num_layers, "layers"):
             if index in named:
                 raise UserError(f"layers.{key} names layer {index} again; name each layer once")
@@ -275,18 +233,17 @@ def _named_layers(entries: Mapping[Any, Any], num_layers: int) -> dict[int, Reac
 
 def layer_range(text: str, num_layers: int, where: str) -> list[int]:
     """The layers of `7` or `18-20`, checked against the depth."""
-    first, _, last = text.strip().partition("-")
-    if not first.isdecimal() or (last and not last.isdecimal()):
+    layers = number_range(text)
+    if layers is None:
         raise UserError(f"{where} names {text!r}; write a layer such as 7 or a range such as 18-20")
-    low, high = int(first), int(last or first)
-    if high < low or high >= num_layers:
+    if not layers or layers[-1] >= num_layers:
         raise UserError(f"{where} names layers {text!r}; the model has layers 0 to {num_layers - 1}")
-    return list(range(low, high + 1))
+    return list(layers)
 
 
 def _slot(name: str, entry: Any, num_layers: int) -> Slot:
     where = f"slots.{name}"
-    values = _strict(Slot, entry, where)
+    values = strict(Slot, entry, where)
     rule = values.get("rule", "swiglu-ttt")
     one_of(rule, tuple(RULES), f"{where}.rule")
     values = {**RULES[rule].slot_defaults, **values}
@@ -296,9 +253,9 @@ def _slot(name: str, entry: Any, num_layers: int) -> Slot:
     values["read"] = tuple(_read_layers(read, num_layers, f"{where}.read"))
     if isinstance(values.get("map"), str):
         values["map"] = {"kind": values["map"]}
-    values["map"] = ReadMap(**_strict(ReadMap, values.get("map") or {}, f"{where}.map"))
+    values["map"] = ReadMap(**strict(ReadMap, values.get("map") or {}, f"{where}.map"))
     options = values.get("options") or {}
-    values["options"] = RULES[rule](**_strict(RULES[rule], options, f"{where}.options"))
+    values["options"] = RULES[rule](**strict(RULES[rule], options, f"{where}.options"))
     return Slot(**values)
 
 
@@ -306,10 +263,6 @@ def _read_layers(read: Any, num_layers: int, where: str) -> list[int]:
     if isinstance(read, str):
         return [layer for part in read.split(",") for layer in layer_range(part, num_layers, where)]
     return list(read) if isinstance(read, (list, tuple)) else [read]
-
-
-def _trim(reach: Reach) -> dict[str, Any]:
-    return {key: value for key, value in asdict(reach).items() if value is not None and (key, value) != ("sinks", 0)}
 
 
 def _slot_dict(slot: Slot) -> dict[str, Any]:

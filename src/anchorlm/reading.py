@@ -32,7 +32,7 @@ def device_of(model: Any) -> torch.device:
 def position_limit(model: Any) -> int | None:
     """Tokens after which the model leaves the positions it was trained on; None when no layer sees that far back."""
     plan = getattr(model, "plan", None)
-    if plan is not None and all(reach.kind != "full" for reach in plan.layers):
+    if plan is not None and not any(reach.unlimited for reach in plan.layers):
         return None
     config = model.config
     limit = getattr(config, "max_position_embeddings", None)

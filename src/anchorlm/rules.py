@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 from .core import UserError, suggest
@@ -22,6 +23,29 @@ def whole(value: Any, least: int, where: str) -> None:
 def one_of(value: Any, allowed: tuple[str, ...], where: str) -> None:
     if value not in allowed:
         raise UserError(f"{where} is {value!r}; {suggest(str(value), allowed)}")
+
+
+def mapping(values: Any, where: str) -> Mapping[Any, Any]:
+    if not isinstance(values, Mapping):
+        raise UserError(f"{where} is {values!r}; it must be a mapping")
+    return values
+
+
+def strict(cls: type, values: Any, where: str) -> dict[str, Any]:
+    """The mapping as keyword arguments of a dataclass; an unknown key is an error that suggests a known one."""
+    allowed = {f.name for f in fields(cls)}
+    for key in mapping(values, where):
+        if key not in allowed:
+            raise UserError(f"{where} has an unknown key {key!r}; {suggest(str(key), allowed)}")
+    return dict(values)
+
+
+def number_range(text: str) -> range | None:
+    """The numbers of `7` or `18-20`; empty where the first is above the last, None for any other text."""
+    first, _, last = text.strip().partition("-")
+    if not first.isdecimal() or (last and not last.isdecimal()):
+        return None
+    return range(int(first), int(last or first) + 1)
 
 
 WIDE_BYTES = 4  # fast weights, momentum, step sizes and scores are fp32

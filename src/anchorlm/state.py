@@ -5,18 +5,20 @@ Shapes: B rows, Hkv KV heads, d head width, n cached tokens, s sinks, r buffered
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 
 import torch
 from torch import Tensor
+
+from .reach import Heads
 
 Mapper = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
 class AttentionState:
-    """Keys and values that one layer's attention can still see.
+    """Keys and values that some KV heads of one layer can still see.
 
     keys, values: [B, Hkv, n, d], keys after RoPE, the newest token last. Column j of a row that has read p tokens
     is its token p - n + j; a negative number is an empty column.
@@ -73,16 +75,16 @@ class SlotState:
 class ModelState:
     """Everything a model remembers. position: [B] int64, the tokens each row has read since its start.
 
-    attention has one entry a layer, None before the first token.
+    attention has one entry a layer: the state of each group of KV heads with one reach, nothing before the first token.
     """
 
     position: Tensor
-    attention: tuple[AttentionState | None, ...]
+    attention: tuple[dict[Heads, AttentionState], ...]
     slots: dict[str, SlotState] = field(default_factory=dict)
 
     @classmethod
     def empty(cls, rows: int, layers: int, device: torch.device | str = "cpu") -> ModelState:
-        return cls(torch.zeros(rows, dtype=torch.long, device=device), (None,) * layers)
+        return cls(torch.zeros(rows, dtype=torch.long, device=device), tuple({} for _ in range(layers)))
 
     @property
     def rows(self) -> int:
@@ -92,7 +94,7 @@ class ModelState:
         """The state with `function` applied to every tensor; all have the rows first."""
         return ModelState(
             function(self.position),
-            tuple(None if layer is None else layer.map(function) for layer in self.attention),
+            tuple({heads: held.map(function) for heads, held in layer.items()} for layer in self.attention),
             {name: slot.map(function) for name, slot in self.slots.items()},
         )
 
@@ -112,6 +114,34 @@ class ModelState:
 
     def with_positions(self, position: Tensor) -> ModelState:
         return replace(self, position=position)
+
+
+def of_heads(groups: Mapping[Heads, AttentionState], heads: Heads) -> AttentionState | None:
+    """The state of these KV heads, out of whichever groups hold them; None before the first token.
+
+    From groups of unlike reach: the newest tokens, and the sinks, that all of them have.
+    """
+    if heads in groups or not groups:
+        return groups.get(heads)
+    single = {
+        head: held.map(lambda tensor, at=at: tensor[:, at : at + 1])
+        for group, held in groups.items()
+        for at, head in enumerate(group)
+    }
+    found = [single[head] for head in heads]
+    keys, values = (_beside([getattr(held, name) for held in found], newest=True) for name in ("keys", "values"))
+    assert keys is not None and values is not None
+    sinks = (_beside([getattr(held, name) for held in found], newest=False) for name in ("sink_keys", "sink_values"))
+    return AttentionState(keys, values, *sinks)
+
+
+def _beside(parts: list[Tensor | None], newest: bool) -> Tensor | None:
+    """Heads side by side, with as many tokens as all of them have, the newest or the first; None where one has none."""
+    held = [part for part in parts if part is not None]
+    if len(held) < len(parts):
+        return None
+    count = min(part.shape[2] for part in held)
+    return torch.cat([part[:, :, part.shape[2] - count :] if newest else part[:, :, :count] for part in held], 1)
 
 
 def _apply(function: Mapper, tensor: Tensor | None) -> Tensor | None:

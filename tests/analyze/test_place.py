@@ -154,6 +154,45 @@ def test_slots_of_exact_tokens_go_where_the_oracle_gains():
     assert joint["loss"]["all"]["value"] < found.result["window"]["all"]["value"]
 
 
+def test_single_heads_are_measured_placed_and_measured_together():
+    """With both heads of the planted layer the plan is the one that keeps the layer; with one, half of its bytes."""
+    whole = measured(keep="heads", steps=0)
+    layer = measured(steps=0)
+    assert whole.plan == layer.plan and whole.size == layer.size
+    assert sorted(whole.result["placed"]["heads"]) == [(PLANTED, 0), (PLANTED, 1)]
+    best = whole.result["heads"][0]["head"]
+    half = measured(keep="heads", steps=0, budget=layer.size // 2)
+    assert half.size == layer.size // 2
+    window = Reach("window", 8, 2)
+    assert half.plan.layers[PLANTED] == Reach("window", 8, 2, heads=((best, Reach()),))
+    assert {reach for i, reach in enumerate(half.plan.layers) if i != PLANTED} == {window}
+    for found, size in ((whole, layer.size), (half, half.size)):
+        point = next(p for p in found.result["pareto"] if p["series"] == "full attention in single heads")
+        assert point["bytes"] == size == found.size and point["layers"] == [PLANTED]
+    assert point["loss"]["all"]["value"] < half.result["window"]["all"]["value"]
+
+
+def test_a_head_of_the_scan_is_the_plan_that_it_says():
+    """A head that the output projection does not listen to may be windowed without any change."""
+    model = planted()
+    model.model.layers[PLANTED].self_attn.o_proj.weight.data[:, 16:] = 0  # the query heads of KV head 1
+    found = anchorlm.place(model, store(), **QUICK, keep="heads", steps=0)
+    costs = {row["head"]: row["change"]["all"] for row in found.result["heads"]}
+    assert costs[1]["value"] == 0.0 and costs[0]["interval"][0] > 0
+    assert found.result["placed"] == {"heads": [(PLANTED, 0)]}
+    both = anchorlm.place(model, store(), **QUICK, keep="heads,slots", steps=0)
+    assert both.result["placed"] == {"heads": [(PLANTED, 0)], "swiglu-ttt": [PLANTED]}
+    assert both.plan.layers == found.plan.layers and both.plan.reads(PLANTED) == [f"l{PLANTED}"]
+
+
+def test_named_layers_have_their_heads_measured_whether_they_matter_or_not():
+    found = measured(heads=True, steps=0, layers=f"0,{PLANTED}", documents=2)
+    assert sorted((row["layer"], row["head"]) for row in found.result["heads"]) == [
+        (layer, head) for layer in (0, PLANTED) for head in (0, 1)
+    ]
+    assert any("--keep heads" in note for note in found.result["notes"])
+
+
 def test_a_harmless_window_is_said():
     with pytest.raises(UserError, match="no layer needs memory"):
         measured(window=LENGTH - 3)
@@ -167,6 +206,10 @@ def test_a_harmless_window_is_said():
         ({"layers": "1,40"}, "the model has layers 0 to 3"),
         ({"layers": "x"}, "--layers names 'x'"),
         ({"keep": "slot"}, "did you mean 'slots'"),
+        ({"keep": "heads,slot"}, "keep 'slot' is unknown; did you mean 'slots'"),
+        ({"keep": "full,full"}, "keep 'full,full' names a kind twice"),
+        ({"keep": "slots,heads"}, "has slots before another kind"),
+        ({"keep": "heads", "budget": "1KB"}, "the smallest state, full in one KV head, takes"),
         ({"rule": "swiglu"}, "swiglu-ttt"),
         ({"budget": "lots"}, "budget 'lots' is not a size"),
         ({"budget": "2,5MB"}, "budget '2,5MB' is not a size"),

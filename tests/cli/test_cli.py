@@ -63,6 +63,20 @@ def test_info_gives_the_paper_s_bytes_without_weights(call):
         assert found["parameters"]["backbone"] == 8_030_261_248
 
 
+def test_info_shows_single_heads_and_their_bytes(call, tmp_path):
+    file = tmp_path / "plan.yaml"
+    file.write_text("attention: {kind: window, window: 128, sinks: 4}\nlayers: {18: {heads: {0: full, 2: full}}}\n")
+    given = ("info", "--shape", "smollm2-135m", "--plan", file, "--set", "layers.20.heads.1=full")
+    code, text, error = call(*given)
+    assert code == 0 and "heads 0, 2 full" in text, error
+    parts = json.loads(call(*given, "--json")[1])["state_bytes"]
+    head = 2 * 64 * 2
+    assert parts["full attention per token"] == 3 * head
+    assert parts["window ring"] == (30 * 3 - 3) * 127 * head and parts["sinks"] == (30 * 3 - 3) * 4 * head
+    code, _, error = call(*given[:-1], "layers.20.heads.3=full")
+    assert code == 2 and error.strip().endswith("layer 20.heads names head 3; the model has KV heads 0 to 2")
+
+
 def test_info_needs_only_the_config(call, folder):
     for file in folder.glob("*.safetensors"):
         file.unlink()

@@ -49,6 +49,15 @@ def test_json_alone_on_stdout(place):
     assert code == 0 and [row["layer"] for row in found["layers"]] == [PLANTED, 0]
 
 
+def test_single_heads_on_the_command_line(place, call, place_folder, tmp_path):
+    code, text, error = place("--steps", 0, "--keep", "heads", "--report", tmp_path / "page.html")
+    assert code == 0, error
+    assert f"plan: heads in {PLANTED}.0, {PLANTED}.1;" in text and "the same of single KV heads" in text
+    assert f"heads in {PLANTED}.0, {PLANTED}.1" in (tmp_path / "page.html").read_text()
+    code, _, error = place("--keep", "head")
+    assert code == 2 and error.strip().endswith("keep 'head' is unknown; did you mean 'heads'?")
+
+
 @pytest.mark.parametrize("seconds, text", [(0, "0:00"), (65.4, "1:05"), (3725, "1:02:05")])
 def test_time_left(seconds, text):
     assert clock(seconds) == text

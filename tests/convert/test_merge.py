@@ -61,9 +61,16 @@ def test_merged_equals_unmerged_and_loads_strictly(base_folder, tmp_path, plan):
 
 
 KEPT = {"rule": "kept", "options": {"tokens": 5, "width": 6}}
+HEADS = {
+    "attention": {"kind": "window", "window": 8, "sinks": 2, "heads": {1: "full"}},
+    "layers": {"3": {"heads": {0: {"kind": "window", "window": 4}}}},
+    "slots": {"k": KEPT | {"write": 1, "chunk": 8}, "s": {"write": 2, "chunk": 4}},
+}
 
 
-@pytest.mark.parametrize("plan,values", [("anchor", {}), ("anchor-f", KEPT)], ids=["anchor", "kept"])
+@pytest.mark.parametrize(
+    "plan,values", [("anchor", {}), ("anchor-f", KEPT), (HEADS, {})], ids=["anchor", "kept", "heads"]
+)
 def test_a_merged_folder_needs_no_anchorlm_and_no_network(tied_folder, tmp_path, plan, values):
     model = _adapter(tied_folder, tmp_path / "a", plan, **values)
     merge(tmp_path / "a", tmp_path / "m", dtype="float32")

@@ -80,6 +80,14 @@ def test_the_card_shows_base_plan_bytes_and_command(saved):
     assert "transformers" in text
 
 
+def test_the_card_counts_heads_that_keep_full_attention(base_folder, tmp_path):
+    window = {"kind": "window", "window": 8, "sinks": 2}
+    plan = {"attention": window, "layers": {"1": {"kind": "full"}, "2-3": {"heads": {1: "full"}}}}
+    text = (save(make(base_folder, plan), tmp_path / "m") / "README.md").read_text()
+    assert "3 of 4 layers with limited attention (2 of their KV heads keep full attention), 0 memory slots." in text
+    assert "| 2-3 | window 8 + 2 sinks; head 1 full |" in text
+
+
 def test_peft_reads_the_lora_folder(saved, base_folder):
     model, folder = saved
     plain = LlamaForCausalLM.from_pretrained(base_folder, dtype=torch.float32)

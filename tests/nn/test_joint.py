@@ -22,12 +22,15 @@ CASES = {
     "true-places": {"options": {"tokens": 5, "positions": "true"}},
     "query-heads": {"heads": "q", "options": {"tokens": 3}},
     "chunk-of-one": {"chunk": 1, "options": {"tokens": 4}},
+    "a-full-head": {"options": {"tokens": 3}, "full": 1},
+    "a-full-head-true-places": {"options": {"tokens": 5, "positions": "true"}, "full": 0},
 }
 
 
 def model_of(case, family="llama"):
     entry = {"rule": "kept", "chunk": 4, "write": 0} | CASES[case]
-    plan = {"attention": {"kind": "window", "window": WINDOW, "sinks": SINKS}, "slots": {"s": entry}}
+    heads = {head: "full" for head in (entry.pop("full", None),) if head is not None}
+    plan = {"attention": {"kind": "window", "window": WINDOW, "sinks": SINKS, "heads": heads}, "slots": {"s": entry}}
     return builders.hybrid(family, Plan.from_dict(plan, 2), layers=2)
 
 
@@ -46,6 +49,10 @@ def by_loop(model, x):
     outputs = []
     for head in range(q.shape[0]):
         group, state = head // (q.shape[0] // k.shape[0]), head // (q.shape[0] // attention.writers["s"].heads)
+        reach = model.plan.layers[0].of(group)
+        if reach != model.plan.layers[0].own:
+            outputs.append(reference.attention(q[head], k[group], v[group], reach, attention.scale, turn))
+            continue
         mine = scores[:, state]
 
         worth = mine.tolist()

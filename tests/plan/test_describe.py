@@ -3,7 +3,7 @@
 import pytest
 
 from anchorlm.describe import describe, describe_slots, state_bytes
-from anchorlm.plan import ModelShape
+from anchorlm.plan import ModelShape, Plan
 from anchorlm.presets import build
 
 LLAMA = ModelShape(32, 32, 8, 128, 4096, 128256, 131072)
@@ -69,3 +69,21 @@ def test_rows_of_a_plan():
     slots = describe_slots(build("anchor", LLAMA), LLAMA)
     assert [s["bytes"] for s in slots] == [6_291_456, 6_291_456]
     assert [s["readers"] for s in slots] == ["0, 1", "28, 29, 30, 31"]
+
+
+def test_bytes_and_words_of_single_heads():
+    """Head by head: full attention grows, a window keeps its ring and sinks, `none` keeps nothing."""
+    heads = {0: "full", 3: "full", 5: "none", 6: {"kind": "window", "window": 64}}
+    plan = Plan.from_dict({"attention": {"kind": "window", "window": 512, "sinks": 4}, "layers": {3: {"heads": heads}}}, 32)
+    head, parts = 2 * 128 * 2, state_bytes(plan.check(LLAMA), LLAMA)
+    assert parts["full attention per token"] == 2 * head
+    assert parts["window ring"] == 31 * 8 * 511 * head + 4 * 511 * head + 63 * head
+    assert parts["sinks"] == 31 * 8 * 4 * head + 4 * 4 * head
+    row = describe(plan, LLAMA)[1]
+    assert row["layers"] == "3"
+    assert row["attention"] == "window 512 + 4 sinks; heads 0, 3 full; head 5 none; head 6 window 64"
+
+
+def test_all_heads_named_count_as_the_layer_that_they_are():
+    named = Plan.from_dict({"attention": {"kind": "window", "window": 9, "heads": {"0-7": "full"}}}, 32)
+    assert state_bytes(named, LLAMA) == state_bytes(build("full", LLAMA), LLAMA)

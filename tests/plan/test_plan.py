@@ -1,5 +1,8 @@
 """Plans as data: short and stored forms, presets for any depth, and what every mistake is told."""
 
+import json
+from dataclasses import replace
+
 import pytest
 import yaml
 
@@ -89,6 +92,30 @@ BAD = {
     "gap with no attention": (with_slot() | {"attention": {"kind": "none"}}, "layer 1 sees none: up to 16 tokens"),
     "gap in a segment": (
         with_slot() | {"attention": {"kind": "segment", "segment": 8}}, "layer 1 sees segment 8: up to 8 tokens"
+    ),
+    "heads not a mapping": ({"attention": WINDOW | {"heads": [0]}}, r"attention.heads is \[0\]; it must be a mapping"),
+    "head's reach a number": ({"attention": WINDOW | {"heads": {0: 4}}}, "attention.heads.0 is 4; it must be a mapping"),
+    "head out of range": (
+        {"layers": {"3": WINDOW | {"heads": {2: "full"}}}}, "layer 3.heads names head 2; the model has KV heads 0 to 1"
+    ),
+    "head a word": ({"layers": {"3": {"heads": {"last": "full"}}}}, "layers.3.heads names 'last'; write a KV head such"),
+    "head range reversed": ({"layers": {"3": {"heads": {"1-0": "full"}}}}, "layers.3.heads names '1-0'; write a KV head"),
+    "head range endless": ({"layers": {"3": {"heads": {"0-99999999": "full"}}}}, "heads names '0-99999999'; write a KV"),
+    "head twice": (
+        {"layers": {"3": {"heads": {1: "full", "0-1": "none"}}}}, "layers.3.heads.0-1 names head 1 again; name each head"
+    ),
+    "head's kind": ({"layers": {"3": {"heads": {0: "ful"}}}}, "layer 3.heads.0.kind is 'ful'; did you mean 'full'?"),
+    "head's window": ({"layers": {"3": {"heads": {0: "window"}}}}, "layer 3.heads.0.window is None; .* at least 1"),
+    "head's key": ({"attention": {"heads": {0: {"windw": 3}}}}, "attention.heads.0 has an unknown key 'windw'; did you"),
+    "head's sinks": ({"attention": {"heads": {0: {"sinks": 3}}}}, "layer 0.heads.0.sinks is 3 but kind is 'full'"),
+    "heads of a head": ({"attention": {"heads": {0: {"heads": {1: "full"}}}}}, "layer 0.heads.0 has heads; a head has a"),
+    "heads beside a window without a kind": ({"layers": {"3": {"window": 4, "heads": {0: "full"}}}}, "layer 3.window is 4"),
+    "gap in a head": (
+        with_slot() | {"layers": {"1": {"heads": {0: WINDOW | {"window": 9}}}}}, "but layer 1 sees window 9: up to 7 tokens"
+    ),
+    "no head behind a window": (
+        with_slot(rule="kept") | {"layers": {"1": {"heads": {"0-1": "full"}}}},
+        "slots.a.read names layer 1, where every KV head has a reach of its own; rule 'kept' needs one",
     ),
 }  # fmt: skip
 
@@ -183,6 +210,51 @@ def test_other_plans_for_the_same_weights():
     assert plan.teacher() == Plan((Reach(),) * 8)
     assert plan.without_slots() == Plan(plan.layers)
     assert plan.select_slots(["a"]) == plan and plan.select_slots([]) == plan.without_slots()
+
+
+HEADS = {
+    "attention": WINDOW | {"sinks": 4},
+    "layers": {
+        "1": {"heads": {1: "full"}},
+        "2-3": {"kind": "full", "heads": {"0": {"kind": "window", "window": 8}}},
+        "5": {"heads": {"0-1": "full"}},
+    },
+}
+
+
+def test_heads_alone_leave_the_other_heads_as_the_plan_has_them():
+    plan, window = small(HEADS), Reach("window", 16, 4)
+    assert plan.layers[1] == replace(window, heads=((1, Reach()),))
+    assert plan.layers[1].groups(2) == {window: (0,), Reach(): (1,)}
+    assert plan.layers[3] == Reach(heads=((0, Reach("window", 8)),))
+    assert plan.layers[5].groups(2) == {Reach(): (0, 1)} and plan.layers[6] == window
+    assert [reach.unlimited for reach in plan.layers[:3]] == [False, True, True]
+
+
+def test_heads_are_stored_and_read_again():
+    plan = small(HEADS)
+    stored = yaml.safe_load(yaml.safe_dump(plan.to_dict()))
+    assert stored["layers"]["1"] == HEADS["attention"] | {"heads": {"1": {"kind": "full"}}}
+    assert Plan.from_dict(stored, 8) == plan == Plan.from_dict(json.loads(json.dumps(stored)), 8)
+    odd = small({"attention": HEADS["attention"] | {"heads": {0: "full"}}, "layers": {"2": WINDOW}})
+    assert Plan.from_dict(odd.to_dict(), 8) == odd
+
+
+def test_windows_of_heads_count_and_are_narrowed():
+    plan = small({"layers": {"1-2": {"heads": {1: WINDOW}}}})
+    assert plan.common_window == 16
+    assert plan.narrowed(0.5).layers[1] == Reach(heads=((1, Reach("window", 8)),))
+    assert plan.narrowed(0.5).layers[0] == Reach()
+
+
+def test_a_plan_built_in_python_is_checked_alike():
+    for heads, line in (
+        (((0, Reach()), (0, Reach("none"))), "heads names a head twice"),
+        (((True, Reach()),), "names head True; the model has KV heads 0 to 1"),
+        (((-1, Reach()),), "names head -1"),
+    ):
+        with pytest.raises(UserError, match=line):
+            Plan((Reach("window", 4, heads=heads),) * 8).check(SMALL)
 
 
 def test_a_plan_of_another_depth_is_refused():

@@ -84,8 +84,12 @@ def test_stage2_trains_adapters_and_memory_and_nothing_else(tmp_path, base):
     assert changed({name: value for name, value in before.items() if name not in listed}, kept) == []
 
 
-def test_the_folder_of_a_run_loads_as_the_trained_model(tmp_path, base):
-    model = go(tmp_path / "run", convert(base, Plan.from_dict(PLAN, 4)))
+HEADS = {"layers": {"1": {"heads": {0: "full"}}, "3": {"kind": "full", "heads": {1: {"kind": "window", "window": 8}}}}}
+
+
+@pytest.mark.parametrize("plan", [PLAN, PLAN | HEADS], ids=["layers", "heads"])
+def test_the_folder_of_a_run_loads_as_the_trained_model(tmp_path, base, plan):
+    model = go(tmp_path / "run", convert(base, Plan.from_dict(plan, 4)))
     loaded, _ = load(tmp_path / "run", dtype="float32")
     ids = torch.randint(0, 256, (1, 50))
     with torch.no_grad():

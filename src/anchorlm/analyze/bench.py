@@ -17,7 +17,7 @@ from anchorlm.hf import AnchorForCausalLM
 from anchorlm.hf.layers import Attended, attention_as, run_layers
 from anchorlm.plan import Plan, Reach
 
-from . import heads, oracle
+from . import oracle
 from .probes import Probe
 
 SLICE = 128  # targets whose logits are held at once
@@ -29,7 +29,7 @@ Sums = dict[str, list[float]]  # group -> [sum of nats (or of exact answers), nu
 class Trial:
     """The weights of the model under `plan`. first: the lowest layer that differs from the plan it is compared with.
 
-    head: in layer `first` this KV head alone keeps to the window. kept: every layer in `layers` also sees so many
+    head: the KV head of layer `first` that the trial is about. kept: every layer in `layers` also sees so many
     tokens beyond its window for each KV head, those that the teacher's later queries attend to most.
     """
 
@@ -48,8 +48,7 @@ class Trial:
 
     def key(self) -> dict[str, Any]:
         """All that fixes the figures, beside model and probe."""
-        named = list(self.layers) if self.head is not None or self.kept else None
-        return {"plan": self.plan.to_dict(), "head": self.head, "kept": self.kept, "layers": named}
+        return {"plan": self.plan.to_dict(), "kept": self.kept, "layers": list(self.layers) if self.kept else None}
 
 
 class Prefix:
@@ -102,8 +101,6 @@ class Bench:
     def _hidden(self, trial: Trial, prefix: Prefix, teacher: Prefix) -> Tensor:
         """[1, T, D] after the final norm."""
         functions: dict[int, Attended] = {}
-        if trial.head is not None:
-            functions = heads.functions(self.model, trial.first, trial.head, prefix.entering[trial.first], self.window)
         if trial.kept:
             functions = oracle.functions(self.model, trial.layers, trial.kept, teacher.entering, self.window)
         with attention_as(self.model, functions):

@@ -14,9 +14,12 @@ from anchorlm.rules import RULES
 
 from .scan import neighbours
 
-FULL = "full"
-KEEPS = ("full", "slots", "mixed")
+FULL, HEADS, SLOTS = "full", "heads", "slots"
+KEEPS = (FULL, HEADS, SLOTS)
+SHORT = {"mixed": "full,slots"}
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
+
+Unit = Any  # what is placed: a layer, or one KV head as (layer, head)
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,7 @@ class Kind:
 
 KINDS: dict[str, Kind] = {
     FULL: Kind("greedy"),
+    HEADS: Kind("heads"),
     "swiglu-ttt": Kind("window", shared=True),
     "linear": Kind("window", shared=True),
     "delta": Kind("window", shared=True),
@@ -38,7 +42,10 @@ KINDS: dict[str, Kind] = {
 
 @dataclass(frozen=True)
 class Need:
-    """What the plan is for. context: tokens a full layer must hold; kept: tokens of a slot that keeps exact ones."""
+    """What the plan is for. context: tokens a full layer must hold; kept: tokens of a slot that keeps exact ones.
+
+    keep: `full` attention in layers, in single KV `heads`, or `slots`; several with commas, the preferred first.
+    """
 
     shape: ModelShape
     window: Reach
@@ -49,9 +56,13 @@ class Need:
     kept: int = 128
 
     @property
+    def keeps(self) -> list[str]:
+        return [part.strip() for part in SHORT.get(self.keep, self.keep).split(",")]
+
+    @property
     def kinds(self) -> tuple[str, ...]:
         """The kinds that may be used, the preferred first."""
-        return {FULL: (FULL,), "slots": (self.rule,), "mixed": (FULL, self.rule)}[self.keep]
+        return tuple(self.rule if part == SLOTS else part for part in self.keeps)
 
     @property
     def sources(self) -> set[str]:
@@ -60,23 +71,33 @@ class Need:
 
     def check(self) -> Need:
         """Raise UserError for an unknown kind and for a budget that holds no state."""
-        if self.keep not in KEEPS:
-            raise UserError(f"keep {self.keep!r} is unknown; {suggest(self.keep, KEEPS)}")
+        for part in self.keeps:
+            if part not in KEEPS:
+                raise UserError(f"keep {part!r} is unknown; {suggest(part, (*KEEPS, *SHORT))}")
+        if len(set(self.keeps)) < len(self.keeps):
+            raise UserError(f"keep {self.keep!r} names a kind twice; name each once")
+        if SLOTS in self.keeps[:-1]:
+            raise UserError(f"keep {self.keep!r} has slots before another kind; name slots last")
         rules = [rule for rule in KINDS if rule in RULES]
         if self.rule not in rules:
             raise UserError(f"rule {self.rule!r} cannot be placed; {suggest(self.rule, rules)}")
         least = min(self.kinds, key=self.size)
         if self.budget < self.size(least):
+            smallest = "full in one KV head" if least == HEADS else f"{least} in one layer"
             raise UserError(
-                f"budget is {self.budget:,} bytes; the smallest state, {least} in one layer, takes {self.size(least):,}"
+                f"budget is {self.budget:,} bytes; the smallest state, {smallest}, takes {self.size(least):,}"
             )
         return self
 
     def size(self, kind: str) -> int:
-        """Bytes that one layer with this memory adds to a window in every layer."""
-        if kind == FULL:
-            return self.context * self.token
+        """Bytes that one layer (one head, for `heads`) with this memory adds to a window in every layer."""
+        if kind in (FULL, HEADS):
+            return self.context * self.token // (self.shape.kv_heads if kind == HEADS else 1)
         return fixed_bytes(self._with_slot(self.plan, [0]), self.shape) - fixed_bytes(self.plan, self.shape)
+
+    def full_size(self, plan: Plan) -> int:
+        """Bytes that the plan's full attention holds."""
+        return self.context * state_bytes(plan, self.shape)[PER_TOKEN]
 
     @property
     def token(self) -> int:
@@ -99,46 +120,72 @@ class Need:
 
 @dataclass(frozen=True)
 class Choice:
-    """The plan, the layers by kind, the bytes it adds to a window in every layer, and lines about it."""
+    """The plan, what was placed by kind, the bytes it adds to a window in every layer, and lines about it."""
 
     plan: Plan
-    layers: dict[str, list[int]]
+    placed: dict[str, list[Unit]]
     size: int
     notes: list[str] = field(default_factory=list)
 
 
-def choose(need: Need, rankings: Mapping[str, Sequence[int]]) -> Choice:
-    """Fill the budget: by each kind's own ranking, best layer first, full attention before slots.
+def choose(need: Need, rankings: Mapping[str, Sequence[Unit]]) -> Choice:
+    """Fill the budget: kind after kind in the order of `need`, each by its own ranking, the best first.
 
-    rankings: score -> layers whose gain is clear, the best first. A layer beside one that has a shared slot joins it
-    for no bytes.
+    rankings: score -> layers whose gain is clear, the best first; for heads (layer, KV head). What sees everything
+    already is passed over. A layer beside one that has a shared slot joins it for no bytes.
     """
-    taken: dict[str, list[int]] = {kind: [] for kind in need.kinds}
+    taken: dict[str, list[Unit]] = {kind: [] for kind in need.kinds}
     for kind in need.kinds:
-        used = {layer for layers in taken.values() for layer in layers}
-        for layer in rankings[KINDS[kind].ranked_by]:
-            if layer not in used and _spent(need, {**taken, kind: [*taken[kind], layer]}) <= need.budget:
-                taken[kind].append(layer)
+        for unit in rankings[KINDS[kind].ranked_by]:
+            more = {**taken, kind: [*taken[kind], unit]}
+            if not _heads_of(need, unit) <= _full_heads(need, taken) and _spent(need, more) <= need.budget:
+                taken = more
     plan = _plan(need, taken)
-    notes = [f"{kind}: no layer's gain is clear, so none was placed" for kind in need.kinds if not taken[kind]]
+    missing = [(kind, "head" if kind == HEADS else "layer") for kind in need.kinds if not taken[kind]]
+    notes = [f"{kind}: no {unit}'s gain is clear, so none was placed" for kind, unit in missing]
     return Choice(plan.check(need.shape), taken, _spent(need, taken), notes)
 
 
-def _groups(kind: str, layers: Sequence[int]) -> list[list[int]]:
-    return neighbours(layers) if kind != FULL and KINDS[kind].shared else [[layer] for layer in sorted(layers)]
+def _heads_of(need: Need, unit: Unit) -> set[tuple[int, int]]:
+    """(layer, KV head) of each head of a layer, or of the one head that is named."""
+    return {unit} if isinstance(unit, tuple) else {(unit, head) for head in range(need.shape.kv_heads)}
 
 
-def _spent(need: Need, taken: Mapping[str, Sequence[int]]) -> int:
-    return sum(need.size(kind) * len(_groups(kind, layers)) for kind, layers in taken.items())
+def _full_heads(need: Need, taken: Mapping[str, Sequence[Unit]]) -> set[tuple[int, int]]:
+    """Every head that keeps full attention, in whole layers and alone."""
+    units = [*taken.get(FULL, ()), *taken.get(HEADS, ())]
+    return {head for unit in units for head in _heads_of(need, unit)}
 
 
-def _plan(need: Need, taken: Mapping[str, Sequence[int]]) -> Plan:
-    full = set(taken.get(FULL, ()))
-    plan = Plan(tuple(Reach() if i in full else need.window for i in range(need.shape.layers)))
-    for kind, layers in taken.items():
-        for group in _groups(kind, layers) if kind != FULL else ():
-            plan = need._with_slot(plan, group)
+def _slots(taken: Mapping[str, Sequence[Unit]]) -> list[tuple[str, list[int]]]:
+    """(rule, layers) of each slot: neighbours share a state where the rule's can be shared."""
+    return [
+        (kind, group)
+        for kind, layers in taken.items()
+        if kind not in (FULL, HEADS)
+        for group in (neighbours(layers) if KINDS[kind].shared else [[layer] for layer in sorted(layers)])
+    ]
+
+
+def _spent(need: Need, taken: Mapping[str, Sequence[Unit]]) -> int:
+    slots = sum(need.size(kind) for kind, _ in _slots(taken))
+    return slots + len(_full_heads(need, taken)) * need.size(HEADS)
+
+
+def _plan(need: Need, taken: Mapping[str, Sequence[Unit]]) -> Plan:
+    full = sorted(_full_heads(need, taken))
+    layers = range(need.shape.layers)
+    plan = Plan(tuple(_reach(need, [head for layer, head in full if layer == i]) for i in layers))
+    for _, group in _slots(taken):
+        plan = need._with_slot(plan, group)
     return plan
+
+
+def _reach(need: Need, full: Sequence[int]) -> Reach:
+    """The window, with full attention in these KV heads."""
+    if len(full) == need.shape.kv_heads:
+        return Reach()
+    return replace(need.window, heads=tuple((head, Reach()) for head in full))
 
 
 def parse_size(text: str | int) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .bench import Trial
-from .budget import FULL, KINDS, Choice
+from .budget import FULL, HEADS, KINDS, Choice
 from .greedy import Step
 from .probes import TEXT, distance_bins
 from .scan import FLOOR, Outcome
@@ -30,7 +30,7 @@ def figures(run: Run, choice: Choice) -> Row:
         "pareto": _points(run),
         "trials": _trials(run),
         "plan": choice.plan.to_dict(),
-        "placed": choice.layers,
+        "placed": choice.placed,
         "bytes": choice.size,
         "notes": _notes(run, choice),
     }
@@ -137,6 +137,8 @@ def _control(run: Run, trial: Trial) -> tuple[str, int, list[int]]:
     if trial.kept:
         size = len(trial.layers) * run.need.size(run.need.rule)
         return f"{trial.kept} kept tokens (oracle)", size, list(trial.layers)
+    if trial.stage == HEADS:
+        return "full attention in single heads", run.need.full_size(trial.plan), list(trial.layers)
     width = trial.plan.layers[0].window or 0
     more = width - (run.need.window.window or 0)
     return f"window {width}", more * run.lab.bench.depth * run.need.token, []
@@ -150,8 +152,8 @@ def _point(run: Run, series: str, size: int, layers: list[int], rows: Rows) -> R
 def _notes(run: Run, choice: Choice) -> list[str]:
     notes = list(choice.notes)
     notes += [f"{task}: the window costs it nothing that is clear, so it was left out" for task in run.goal.skipped]
-    if any(layers and KINDS[kind].shared for kind, layers in choice.layers.items()):
+    if any(units and KINDS[kind].shared for kind, units in choice.placed.items()):
         notes.append("fast weights are placed where the window costs most; what they win back shows after training")
-    if run.settings.heads:
-        notes.append("a plan gives a reach to a layer, so the scores of single heads do not enter it")
+    if run.heads and HEADS not in run.need.keeps:
+        notes.append("the scores of single heads do not enter this plan; --keep heads places by them")
     return notes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations
+from itertools import combinations, product
 
 from anchorlm.plan import Plan, Reach
 
@@ -118,10 +118,16 @@ def neighbours(layers: Sequence[int], near: int = 1) -> list[list[int]]:
     return runs
 
 
-def heads(lab: Lab, anchors: Sequence[int]) -> dict[str, Outcome]:
-    """In each named layer, the window for the query heads of one KV head at a time."""
-    full, count = lab.bench.full, lab.bench.model.shape.kv_heads
-    return lab.race(full, [Trial("head", (i,), full, i, head=head) for i in anchors for head in range(count)])
+def heads(lab: Lab, chosen: Sequence[int]) -> dict[str, Outcome]:
+    """In each named layer, the window for the query heads of one KV head at a time.
+
+    Which heads retrieve and which stream is the question of DuoAttention (arXiv 2410.10819).
+    """
+    bench, trials = lab.bench, []
+    for layer, head in product(chosen, range(bench.model.shape.kv_heads)):
+        plan = bench.plan((layer,), inside=Reach(heads=((head, bench.window),)), outside=Reach())
+        trials.append(Trial("head", (layer,), plan, layer, head=head))
+    return lab.race(bench.full, trials)
 
 
 def oracle(lab: Lab, chosen: Sequence[int], count: int, goal: Goal, windowed: Rows) -> dict[str, Outcome]:

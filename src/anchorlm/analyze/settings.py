@@ -20,6 +20,9 @@ class Settings:
     budget: bytes that the memory may add to a window in every layer, as a number or such as "2MB".
     context: length of a document, and tokens that a layer with full attention must hold.
     documents: pieces of text, and needle prompts, at most. layers: those to try, such as "7,18-20"; all by default.
+    keep: "full" attention in layers or in single KV "heads", or "slots"; several with commas, the preferred first;
+        "mixed" is "full,slots". heads: also measure single KV heads, which keep "heads" does anyway: those of `layers`
+        if given, else of the layers that matter.
     steps: layers given back by the greedy search; by default as many as the budget holds, at least 6;
         with 0 the scan's own order stands in for it.
     """

@@ -11,7 +11,7 @@ from anchorlm.plan import Plan, Reach
 
 from . import scan
 from .bench import Trial
-from .budget import Choice, Need, choose
+from .budget import HEADS, Choice, Need, choose
 from .greedy import Step, greedy
 from .scan import FLOOR, Lab, Outcome
 from .settings import Settings
@@ -55,6 +55,12 @@ class Run:
         """Layers that clearly matter, the most needed first."""
         return [layer for layer, share in self.ranked() if above(share, FLOOR)]
 
+    def retrieving(self) -> list[tuple[int, int]]:
+        """(layer, KV head) of the heads whose window clearly costs something, the most needed first."""
+        trials = [(outcome.trial, self.goal.change(outcome.rows, self.teacher)) for outcome in self.heads.values()]
+        ranked = sorted(trials, key=lambda pair: -pair[1]["value"])
+        return [(t.first, t.head) for t, cost in ranked if t.head is not None and above(cost, 0)]
+
     def open(self, least: int) -> list[int]:
         """Layers that are not clearly useless, and at least the `least` most needed ones, in order of depth.
 
@@ -77,14 +83,15 @@ def measure(lab: Lab, settings: Settings, need: Need) -> tuple[Run, Choice]:
     anchors = run.anchors()
     if anchors:
         run.joint = scan.together(lab, [layer for layer, _ in run.ranked()], anchors)
-    if settings.heads and anchors:
-        run.heads = scan.heads(lab, anchors)
+    probed = candidates if settings.layers else anchors
+    if HEADS in need.keeps or settings.heads:
+        run.heads = scan.heads(lab, probed)
     steps = settings.search(need)
     run.steps = greedy(lab, run.open(max(POOL, steps)), steps, run.goal, run.windowed)
     if settings.oracle or "oracle" in need.sources:
         run.kept = scan.oracle(lab, candidates, settings.kept, run.goal, run.windowed)
     order = [step.layer for step in run.steps] if steps else anchors
-    rankings = {"window": anchors, "greedy": order, "oracle": run.helped()}
+    rankings = {"window": anchors, "greedy": order, "heads": run.retrieving(), "oracle": run.helped()}
     choice = choose(need, rankings)
     run.controls = _controls(run, choice)
     return run, choice
@@ -99,9 +106,14 @@ def _scanned(lab: Lab, settings: Settings, need: Need, candidates: Sequence[int]
 
 
 def _controls(run: Run, choice: Choice) -> Outcomes:
-    """What the plan's bytes would give as a wider window, and the oracle's tokens in all layers of its slots."""
+    """What the plan's bytes would give as a wider window, full attention in its single heads and layers alone, and the
+    oracle's tokens in all layers of its slots."""
     bench, trials = run.lab.bench, wider(run, choice.size)
-    if slots := choice.layers.get("kept"):
+    if choice.placed.get(HEADS):
+        plan = choice.plan.without_slots()
+        changed = tuple(i for i, reach in enumerate(plan.layers) if reach != run.need.window)
+        trials.append(Trial(HEADS, changed, plan, min(changed)))
+    if slots := choice.placed.get("kept"):
         trials.append(Trial("oracle", tuple(sorted(slots)), bench.windowed, min(slots), kept=run.settings.kept))
     return run.lab.race(bench.windowed, trials) if trials else {}
 

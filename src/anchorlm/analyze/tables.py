@@ -9,18 +9,25 @@ Row = dict[str, Any]
 
 def layer_rows(result: Row, count: int | None = 12) -> list[Row]:
     """The `count` most needed layers: share of the window's whole cost, and the change of loss by group."""
-    names = ["all", "beyond", "needle"]
     return [
-        {
-            "layer": row["layer"],
-            "share": percent(row["share"]),
-            **{name: signed(row["change"].get(name)) for name in names if name in result["teacher"]},
-            "needles found": found(row["change"].get("exact"), result["teacher"].get("exact")),
-            "matters": row["matters"],
-            "probes": probes(row),
-        }
+        {"layer": row["layer"], **_costs(result, row), "matters": row["matters"], "probes": probes(row)}
         for row in result["layers"][:count]
     ]
+
+
+def head_rows(result: Row, count: int | None = 12) -> list[Row]:
+    """The same of single KV heads, as far as they were measured; `18.2` is head 2 of layer 18."""
+    return [{"head": unit((row["layer"], row["head"])), **_costs(result, row)} for row in result["heads"][:count]]
+
+
+def _costs(result: Row, row: Row) -> Row:
+    teacher = result["teacher"]
+    changes = {name: signed(row["change"].get(name)) for name in ("all", "beyond", "needle") if name in teacher}
+    return {
+        "share": percent(row["share"]),
+        **changes,
+        "needles found": found(row["change"].get("exact"), teacher.get("exact")),
+    }
 
 
 def curve_rows(result: Row) -> list[Row]:
@@ -79,7 +86,12 @@ def found(change: Row | None, teacher: Row | None) -> str:
     return f"{round(change['value'] * change['targets']):+d} of {change['targets']}"
 
 
+def unit(value: Any) -> str:
+    """A layer as `18`, one KV head of it as `18.2`."""
+    return ".".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
 def placed(result: Row) -> str:
-    """`full in 18, 23; swiglu-ttt in 7, 8`."""
-    kinds = {kind: ", ".join(map(str, sorted(layers))) for kind, layers in result["placed"].items() if layers}
-    return "; ".join(f"{kind} in {layers}" for kind, layers in kinds.items()) or "a window in every layer"
+    """`full in 18, 23; heads in 7.1, 20.0; swiglu-ttt in 7, 8`."""
+    kinds = {kind: ", ".join(map(unit, sorted(units))) for kind, units in result["placed"].items() if units}
+    return "; ".join(f"{kind} in {units}" for kind, units in kinds.items()) or "a window in every layer"

@@ -11,7 +11,9 @@ from . import options, show
 Texts = Annotated[list[str], typer.Option("--data", metavar="TEXT...", help="text to measure on; not your test set")]
 PlanFile = Annotated[str, typer.Option("--out", "-o", metavar="PLAN.yaml", help="the plan; every trial goes beside it")]
 Page = Annotated[str | None, typer.Option("--report", metavar="PAGE.html", help="also write one page with figures")]
-Keep = Annotated[str, typer.Option("--keep", help="full: attention kept in layers; slots: constant size; mixed: both")]
+Keep = Annotated[
+    str, typer.Option("--keep", help="full: attention kept in layers; heads: in KV heads; slots; several as heads,slots")
+]
 
 
 def place(
@@ -30,7 +32,7 @@ def place(
     layers: Annotated[str | None, typer.Option(metavar="7,18-20", help="layers to try; all by default")] = None,
     steps: Annotated[int | None, typer.Option(help="layers that the search gives back at most; 0: no search")] = None,
     needles: Annotated[bool, typer.Option("--needles/--no-needles", help="also measure hidden facts")] = True,
-    heads: Annotated[bool, typer.Option("--heads", help="also scan single KV heads of the layers that matter")] = False,
+    heads: Annotated[bool, typer.Option("--heads", help="also measure single KV heads; --keep heads does so too")] = False,
     oracle: Annotated[bool, typer.Option("--oracle", help="also score what a few exact tokens would win back")] = False,
     seed: options.Seed = 0,
     dtype: options.Dtype = "float32",
@@ -55,12 +57,13 @@ def place(
 
 
 def _tables(result: dict[str, Any], out: str) -> None:
-    from ..analyze.tables import curve_rows, layer_rows, placed
+    from ..analyze.tables import curve_rows, head_rows, layer_rows, placed
 
     setting, spent = result["settings"], result["environment"]
     probes = f"{result['data']['documents']} documents of {setting['context']:,} tokens"
     show.line(f"{result['base']}: a window of {setting['window']} in one layer at a time, {probes}")
     show.table(layer_rows(result), "rise of loss, nats a token (95 %)", right=["layer"])
+    show.table(head_rows(result), "the same of single KV heads", right=["head"])
     show.table(curve_rows(result), "loss against bytes beside the windows", right=["bytes"])
     for note in result["notes"]:
         show.line(f"note: {note}")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ..describe import describe, describe_slots, state_bytes
-from ..plan import ModelShape, Plan
+from ..plan import ModelShape, Plan, Reach
 
 TEMPLATE = """---
 library_name: transformers
@@ -59,7 +59,7 @@ def card_text(plan: Plan, shape: ModelShape, record: dict[str, Any], title: str)
         title=title,
         folder=title,
         base=f"`{base}`" if base else "A pretrained model",
-        summary=_summary(plan),
+        summary=_summary(plan, shape),
         plan=table(describe(plan, shape)),
         slots=table(describe_slots(plan, shape)),
         state=table([{"part": part, "bytes": f"{size:,}"} for part, size in state_bytes(plan, shape).items()]),
@@ -76,10 +76,12 @@ def _front(record: dict[str, Any]) -> str:
     return (f"base_model: {base}\n" if hub else "") + (f"license: {licence}\n" if licence else "")
 
 
-def _summary(plan: Plan) -> str:
-    full = sum(reach.kind == "full" for reach in plan.layers)
+def _summary(plan: Plan, shape: ModelShape) -> str:
+    limited = [groups for groups in (reach.groups(shape.kv_heads) for reach in plan.layers) if set(groups) != {Reach()}]
+    full = sum(len(groups.get(Reach(), ())) for groups in limited)
+    kept = f" ({full} of their KV heads keep full attention)" if full else ""
     slots = f"{len(plan.slots)} memory slot{'' if len(plan.slots) == 1 else 's'}"
-    return f"{len(plan.layers) - full} of {len(plan.layers)} layers with limited attention, {slots}."
+    return f"{len(limited)} of {len(plan.layers)} layers with limited attention{kept}, {slots}."
 
 
 def _sections(record: dict[str, Any]) -> str:

@@ -191,7 +191,7 @@ def token_ids(tokenizer: Any, content: str, *, special: bool) -> list[int]:
 def check_length(model: Any, tokens: int, *, force: bool = False) -> list[str]:
     """Full attention has no meaning beyond the positions it was trained for: an error, or a warning with `force`."""
     limit = model.shape.max_positions
-    full = [index for index, reach in enumerate(model.plan.layers) if reach.kind == "full"]
+    full = [index for index, reach in enumerate(model.plan.layers) if reach.unlimited]
     if not full or not limit or tokens <= limit:
         return []
     layers = f"all {len(full)} layers" if len(full) == len(model.plan.layers) else f"layers {', '.join(map(str, full))}"

@@ -46,9 +46,10 @@ class StateCache(Cache):
             return total
         total["counters"] = self.state.position.nbytes
         for reach, layer in zip(self.plan.layers, self.state.attention, strict=True):
-            sizes = {"keys and values": 0, "sinks": 0} if layer is None else layer.parts()
-            total["full attention" if reach.kind == "full" else "window ring"] += sizes["keys and values"]
-            total["sinks"] += sizes["sinks"]
+            for heads, held in layer.items():
+                sizes, whole = held.parts(), reach.of(heads[0]).kind == "full"
+                total["full attention" if whole else "window ring"] += sizes["keys and values"]
+                total["sinks"] += sizes["sinks"]
         for slot in self.state.slots.values():
             for name, size in slot.parts().items():
                 total[name] += size

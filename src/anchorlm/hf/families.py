@@ -55,9 +55,13 @@ def effective(plan: Plan, config: Any) -> Plan:
 
 
 def cut(reach: Reach, config: Any, layer: int) -> Reach:
-    """The reach, never wider than the teacher's own."""
+    """The reach, no head of it wider than the teacher's own."""
     limit = teacher_window(config, layer)
-    if limit is None or reach.kind in ("none", "segment"):
+    return reach if limit is None else reach.map(lambda part: _cut(part, limit))
+
+
+def _cut(reach: Reach, limit: int) -> Reach:
+    if reach.kind in ("none", "segment"):
         return reach
     if reach.kind == "full":
         return Reach("window", limit)

@@ -57,6 +57,6 @@ def _attend(
 
 
 def _layer(attention: nn.Module, x: Tensor, step: Step, index: int, traces: dict[str, Trace]) -> LayerCall:
-    call = LayerCall(step, index, None, {}, dict(traces))
+    call = LayerCall(step, index, {}, {}, dict(traces))
     attention(x, call=call)
     return call

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from ..plan import Plan, Reach
-from ..state import AttentionState, ModelState
+from ..reach import Heads
+from ..state import AttentionState, ModelState, of_heads
 from .cache import StateCache
 
 HIDDEN_OPTIONS = ("document_starts", "plan", "captures", "checkpoint", "block")
@@ -57,17 +58,19 @@ def check_state(state: ModelState, plan: Plan) -> None:
         raise ValueError(f"the cache was filled under a plan without the slot {missing[0]!r}; start with a new cache")
 
 
-def _check_reach(layer: int, reach: Reach, held: AttentionState | None, read: int) -> None:
+def _check_reach(layer: int, reach: Reach, held: dict[Heads, AttentionState], read: int) -> None:
     """Keys and sinks that the reach would see after `read` tokens cannot be made up for."""
-    keys = 0 if held is None else held.keys.shape[2]
-    sinks = 0 if held is None or held.sink_keys is None else held.sink_keys.shape[2]
-    wanted = read if reach.kind == "full" else min(read, (reach.window or reach.segment or 1) - 1)
-    for name, has, needs in (("tokens", keys, wanted), ("sinks", sinks, min(read, reach.sinks))):
-        if has < needs:
-            raise ValueError(
-                f"the cache was filled under a narrower plan: layer {layer} holds {has} {name}, {reach.text()} needs "
-                f"{needs}; start with a new cache"
-            )
+    for part, heads in reach.groups(sum(map(len, held)) or 1).items():
+        state = of_heads(held, heads)
+        keys = 0 if state is None else state.keys.shape[2]
+        sinks = 0 if state is None or state.sink_keys is None else state.sink_keys.shape[2]
+        wanted = read if part.kind == "full" else min(read, (part.window or part.segment or 1) - 1)
+        for name, has, needs in (("tokens", keys, wanted), ("sinks", sinks, min(read, part.sinks))):
+            if has < needs:
+                raise ValueError(
+                    f"the cache was filled under a narrower plan: layer {layer} holds {has} {name}, {part.text()} needs "
+                    f"{needs}; start with a new cache"
+                )
 
 
 def check_plan(plan: Plan, own: Plan) -> Plan:

@@ -12,10 +12,12 @@ from torch import Tensor
 
 from ..memory.slot import SlotWriter, Trace
 from ..ops import window
+from ..ops.heads import combine, pick
 from ..ops.partials import Partial
 from ..ops.rows import Span
 from ..plan import ModelShape, Plan, Reach, Slot
-from ..state import AttentionState, SlotState
+from ..reach import Heads
+from ..state import AttentionState, SlotState, of_heads
 from .joint import JointReader
 from .reader import SlotReader
 
@@ -55,14 +57,14 @@ class LayerCall:
         self,
         step: Step,
         index: int,
-        attention: AttentionState | None,
+        attention: dict[Heads, AttentionState],
         slots: dict[str, SlotState],
         traces: dict[str, Trace],
     ) -> None:
         self.step, self.index, self.attention, self.slots, self.traces = step, index, attention, slots, traces
         self.inputs: Tensor | None = None
         self.captured: Tensor | None = None
-        self.new_attention: AttentionState | None = None
+        self.new_attention: dict[Heads, AttentionState] = {}
         self.new_slots: dict[str, SlotState] = {}
         self.new_traces: dict[str, Trace] = {}
 
@@ -111,27 +113,38 @@ class HybridAttention(nn.Module):
         return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, call: LayerCall) -> Partial:
-        step, reach, old = call.step, call.step.reaches[call.index], call.attention
+        """Heads of one reach together. Kept tokens join those of the layer's own reach; the others have no mass."""
+        parts, count = {}, self.shape.kv_heads
+        for reach, heads in call.step.reaches[call.index].groups(count).items():
+            parts[heads] = self._attend_alike(*(pick(x, heads, count) for x in (q, k, v)), reach, heads, call)
+        return combine(parts)
+
+    def _attend_alike(self, q: Tensor, k: Tensor, v: Tensor, reach: Reach, heads: Heads, call: LayerCall) -> Partial:
+        """Attention of the KV heads `heads`, all of this reach, whose new state goes into `call`."""
+        step, old = call.step, of_heads(call.attention, heads)
         if reach.kind == "none":
-            call.new_attention = old or AttentionState(k[:, :, :0], v[:, :, :0])
+            call.new_attention[heads] = old or AttentionState(k[:, :, :0], v[:, :, :0])
             return Partial(torch.zeros_like(q))
         rotated = window.rotate(k, *step.angles)
         keys = rotated if old is None else torch.cat([old.keys, rotated], 2)
         values = v if old is None else torch.cat([old.values, v], 2)
-        sinks = self._sinks(q, rotated, v, call) if reach.sinks else None
+        sinks = self._sinks(q, rotated, v, reach, old, step) if reach.sinks else None
         size = None if reach.kind == "full" else (reach.window or reach.segment or 1) - 1
         kept = window.keep(keys, values, step.span, size)
-        call.new_attention = AttentionState(*kept, *((sinks.keys, sinks.values) if sinks else (None, None)))
+        call.new_attention[heads] = AttentionState(*kept, *((sinks.keys, sinks.values) if sinks else (None, None)))
         cached = keys.shape[2] - step.span.width
         plan = None
         if reach.kind != "full":
             key = ("bands", reach, cached)
             plan = step.shared(key, lambda: window.bands(reach, step.span, cached, q.device, q.dtype))
         given = (window.rotate(q, *step.angles), keys, values, reach, step.span, self.scale, sinks, plan)
-        return window.attend_partial(*given) if self._traces(call, joint=True) else Partial(window.attend(*given))
+        joined = reach == step.reaches[call.index].own and self._traces(call, joint=True)
+        return window.attend_partial(*given) if joined else Partial(window.attend(*given))
 
-    def _sinks(self, q: Tensor, rotated: Tensor, v: Tensor, call: LayerCall) -> window.Sinks:
-        step, reach, old = call.step, call.step.reaches[call.index], call.attention
+    @staticmethod
+    def _sinks(
+        q: Tensor, rotated: Tensor, v: Tensor, reach: Reach, old: AttentionState | None, step: Step
+    ) -> window.Sinks:
         held = (None, None) if old is None else (old.sink_keys, old.sink_values)
         keys = window.keep_sinks(held[0], rotated, step.span, reach.sinks)
         values = window.keep_sinks(held[1], v, step.span, reach.sinks)

@@ -1,0 +1,129 @@
+"""How far attention sees: the reach of one layer, and of single KV heads of it, as data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from .core import UserError
+from .rules import mapping, number_range, one_of, strict, whole
+
+KINDS = ("full", "window", "segment", "none")
+
+MOST_HEADS = 4096  # in one range: the number of a model's KV heads is not known where a plan is read
+
+Heads = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Reach:
+    """How far one layer's attention sees.
+
+    `window` counts the current token. `sinks` first tokens stay visible beyond the window, at compact positions.
+    `segment` tokens form blocks aligned to position 0 and attention stays inside its block.
+    `heads` names KV heads that see otherwise, each with its own reach; the query heads of a KV head follow it
+    (DuoAttention, arXiv 2410.10819).
+    """
+
+    kind: str = "full"
+    window: int | None = None
+    sinks: int = 0
+    segment: int | None = None
+    heads: tuple[tuple[int, Reach], ...] = ()
+
+    @classmethod
+    def from_dict(cls, values: Any, where: str, common: Reach | None = None) -> Reach:
+        """Read `{kind: window, window: 128, heads: {0: full}}`; `{heads: {0: full}}` alone leaves the rest as `common`.
+
+        Raises UserError for an unknown key and a head named twice; `check` looks at the values.
+        """
+        given = strict(cls, values, where)
+        inherits = common is not None and set(given) == {"heads"}
+        heads = _named_heads(given.pop("heads", None) or {}, f"{where}.heads")
+        return replace(common if inherits else cls(**given), heads=heads)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The form that is stored: `kind`, and what is not at its default."""
+        values = {key: value for key, value in asdict(self.own).items() if value is not None}
+        heads = {str(head): reach.to_dict() for head, reach in self.heads}
+        values = {key: value for key, value in values.items() if (key, value) not in (("sinks", 0), ("heads", ()))}
+        return values | ({"heads": heads} if heads else {})
+
+    def check(self, where: str, kv_heads: int) -> None:
+        """Raise UserError, naming field, value and what is allowed."""
+        self._check_own(where)
+        for head, reach in self.heads:
+            if isinstance(head, bool) or not isinstance(head, int) or not 0 <= head < kv_heads:
+                raise UserError(f"{where}.heads names head {head!r}; the model has KV heads 0 to {kv_heads - 1}")
+            if reach.heads:
+                raise UserError(f"{where}.heads.{head} has heads; a head has a reach of its own and no heads")
+            reach._check_own(f"{where}.heads.{head}")
+        if len(dict(self.heads)) < len(self.heads):
+            raise UserError(f"{where}.heads names a head twice: {[head for head, _ in self.heads]}")
+
+    def _check_own(self, where: str) -> None:
+        one_of(self.kind, KINDS, f"{where}.kind")
+        for name, kind in (("window", "window"), ("segment", "segment")):
+            value = getattr(self, name)
+            if self.kind == kind:
+                whole(value, 1, f"{where}.{name}")
+            elif value is not None:
+                raise UserError(f"{where}.{name} is {value!r} but kind is {self.kind!r}; only kind {kind!r} takes it")
+        whole(self.sinks, 0, f"{where}.sinks")
+        if self.sinks and self.kind != "window":
+            raise UserError(f"{where}.sinks is {self.sinks} but kind is {self.kind!r}; only kind 'window' takes it")
+
+    @property
+    def own(self) -> Reach:
+        """What the heads see that `heads` does not name."""
+        return replace(self, heads=()) if self.heads else self
+
+    @property
+    def parts(self) -> tuple[Reach, ...]:
+        """The layer's own reach and those of its named heads, each once."""
+        return tuple(dict.fromkeys((self.own, *(reach for _, reach in self.heads))))
+
+    @property
+    def unlimited(self) -> bool:
+        """Whether some head sees the whole text, so that the state grows with it."""
+        return any(part.kind == "full" for part in self.parts)
+
+    def of(self, head: int) -> Reach:
+        """What one KV head sees."""
+        return dict(self.heads).get(head, self.own)
+
+    def groups(self, kv_heads: int) -> dict[Reach, Heads]:
+        """Each reach and the KV heads that have it, of `kv_heads` in all; the group of head 0 first."""
+        found: dict[Reach, list[int]] = {}
+        for head in range(kv_heads):
+            found.setdefault(self.of(head), []).append(head)
+        return {reach: tuple(heads) for reach, heads in found.items()}
+
+    def map(self, function: Callable[[Reach], Reach]) -> Reach:
+        """The reach with `function` applied to the layer's own and to each head's."""
+        return replace(function(self.own), heads=tuple((head, function(reach)) for head, reach in self.heads))
+
+    def text(self) -> str:
+        """One short phrase for tables, such as `window 128 + 4 sinks; heads 0, 2 full`."""
+        size = self.window or self.segment
+        sinks = f" + {self.sinks} sinks" if self.sinks else ""
+        own = f"{self.kind} {size}{sinks}" if size else self.kind
+        named = {part: [str(head) for head, reach in self.heads if reach == part] for part in self.parts}
+        others = [(part, heads) for part, heads in named.items() if heads]
+        return "; ".join([own, *(f"head{'s'[: len(h) > 1]} {', '.join(h)} {part.text()}" for part, h in others)])
+
+
+def _named_heads(entries: Any, where: str) -> tuple[tuple[int, Reach], ...]:
+    """The reach of each head of `{0: full, "1-2": {kind: window, window: 64}}`, in order of the heads."""
+    named: dict[int, Reach] = {}
+    for key, entry in mapping(entries, where).items():
+        numbers = number_range(str(key))
+        if not numbers or len(numbers) > MOST_HEADS:
+            raise UserError(f"{where} names {str(key)!r}; write a KV head such as 0 or a range such as 0-2")
+        reach = Reach.from_dict({"kind": entry} if isinstance(entry, str) else entry, f"{where}.{key}")
+        for head in numbers:
+            if head in named:
+                raise UserError(f"{where}.{key} names head {head} again; name each head once")
+            named[head] = reach
+    return tuple(sorted(named.items()))
