@@ -200,7 +200,11 @@ class Plan:
         """The explicit form that is stored: the most common reach, the other layers by number, every slot field."""
         common = max(set(self.layers), key=lambda reach: (self.layers.count(reach), -self.layers.index(reach)))
         named = {str(i): reach.to_dict() for i, reach in enumerate(self.layers) if reach != common}
-        return {"attention": common.to_dict(), "layers": named, "slots": {n: _slot_dict(s) for n, s in self.slots.items()}}
+        return {
+            "attention": common.to_dict(),
+            "layers": named,
+            "slots": {n: _slot_dict(s) for n, s in self.slots.items()},
+        }
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], num_layers: int) -> Plan:

@@ -39,9 +39,10 @@ class Reach:
         Raises UserError for an unknown key and a head named twice; `check` looks at the values.
         """
         given = strict(cls, values, where)
-        inherits = common is not None and set(given) == {"heads"}
+        alone = set(given) == {"heads"}
         heads = _named_heads(given.pop("heads", None) or {}, f"{where}.heads")
-        return replace(common if inherits else cls(**given), heads=heads)
+        rest = common if common is not None and alone else cls(**given)
+        return replace(rest, heads=tuple(sorted({**dict(rest.heads), **heads}.items())))
 
     def to_dict(self) -> dict[str, Any]:
         """The form that is stored: `kind`, and what is not at its default."""
@@ -110,12 +111,12 @@ class Reach:
         sinks = f" + {self.sinks} sinks" if self.sinks else ""
         own = f"{self.kind} {size}{sinks}" if size else self.kind
         named = {part: [str(head) for head, reach in self.heads if reach == part] for part in self.parts}
-        others = [(part, heads) for part, heads in named.items() if heads]
-        return "; ".join([own, *(f"head{'s'[: len(h) > 1]} {', '.join(h)} {part.text()}" for part, h in others)])
+        others = [f"head{'s' if len(h) > 1 else ''} {', '.join(h)} {part.text()}" for part, h in named.items() if h]
+        return "; ".join([own, *others])
 
 
-def _named_heads(entries: Any, where: str) -> tuple[tuple[int, Reach], ...]:
-    """The reach of each head of `{0: full, "1-2": {kind: window, window: 64}}`, in order of the heads."""
+def _named_heads(entries: Any, where: str) -> dict[int, Reach]:
+    """The reach of each head of `{0: full, "1-2": {kind: window, window: 64}}`."""
     named: dict[int, Reach] = {}
     for key, entry in mapping(entries, where).items():
         numbers = number_range(str(key))
@@ -126,4 +127,4 @@ def _named_heads(entries: Any, where: str) -> tuple[tuple[int, Reach], ...]:
             if head in named:
                 raise UserError(f"{where}.{key} names head {head} again; name each head once")
             named[head] = reach
-    return tuple(sorted(named.items()))
+    return named

@@ -31,7 +31,9 @@ def added(plan, context=256):
     searched=LAYERS,
     heads=st.lists(st.tuples(st.integers(0, 11), st.integers(0, 1)), unique=True),
     budget=st.integers(40_000, 400_000),
-    keep=st.sampled_from(("full", "slots", "mixed", "heads", "heads,full", "full,heads", "heads,slots", "full,heads,slots")),
+    keep=st.sampled_from(
+        ("full", "slots", "mixed", "heads", "heads,full", "full,heads", "heads,slots", "full,heads,slots")
+    ),
 )
 def test_the_budget_is_never_exceeded_and_the_plan_is_sound(ranked, searched, heads, budget, keep):
     wanted = need(budget, keep).check()

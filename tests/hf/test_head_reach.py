@@ -38,7 +38,9 @@ def test_a_text_within_the_window_is_the_teacher_to_the_bit(family):
     model, ids = builders.hybrid(family, plan_of({1: "full"}), dtype=torch.float32), builders.tokens(2, 6)
     expected = builders.teacher(family, dtype=torch.float32)(ids).logits
     assert torch.equal(model(ids).logits, expected)
-    assert not torch.equal(model(builders.tokens(2, 9)).logits, model(builders.tokens(2, 9), plan=model.plan.teacher()).logits)
+    assert not torch.equal(
+        model(builders.tokens(2, 9)).logits, model(builders.tokens(2, 9), plan=model.plan.teacher()).logits
+    )
 
 
 @torch.no_grad()
@@ -49,7 +51,9 @@ def test_no_head_exceeds_the_teachers_own_window():
         assert_near(model(ids).logits, builders.teacher(family)(ids).logits, 1e-10)
 
 
-@pytest.mark.parametrize("heads", [{0: "full"}, {1: "none"}, {0: {"kind": "window", "window": 3}}, {"0-1": "full"}], ids=str)
+@pytest.mark.parametrize(
+    "heads", [{0: "full"}, {1: "none"}, {0: {"kind": "window", "window": 3}}, {"0-1": "full"}], ids=str
+)
 @torch.no_grad()
 def test_measured_bytes_are_the_closed_form_by_part(heads):
     slots = {"s": {"write": 1, "chunk": 5, "gap": True}}
@@ -70,7 +74,8 @@ def test_a_cache_of_other_heads_is_taken_over_as_far_as_it_goes():
     model, ids = builders.hybrid(plan=Plan.from_dict({}, 1), layers=1), builders.tokens(2, 30)
     bare = {"kind": "window", "window": 6}
     mixed, other, window, full = (
-        Plan.from_dict({"attention": bare | {"heads": heads}}, 1) for heads in ({0: "full"}, {1: "full"}, {}, {"0-1": "full"})
+        Plan.from_dict({"attention": bare | {"heads": heads}}, 1)
+        for heads in ({0: "full"}, {1: "full"}, {}, {"0-1": "full"})
     )
     for filled, used in ((full, mixed), (full, window), (mixed, window), (mixed, mixed), (full, other)):
         cache = model.new_cache()

@@ -25,7 +25,7 @@ MIXED = {
     "one head full": replace(NARROW, heads=((1, FULL),)),
     "one head narrow": Reach(heads=((0, NARROW),)),
     "apart": replace(NARROW, heads=((0, FULL), (2, FULL), (3, Reach("none")))),
-    "each its own": Reach("segment", segment=5, heads=((0, Reach("window", 6)), (1, NARROW), (3, Reach("window", 4, 3)))),
+    "each its own": Reach("segment", segment=5, heads=((0, Reach("window", 6)), (1, NARROW), (3, Reach("window", 4)))),
     "all named": Reach("none", heads=tuple((head, FULL if head % 2 else NARROW) for head in range(4))),
 }  # fmt: skip
 

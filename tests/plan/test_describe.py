@@ -74,7 +74,9 @@ def test_rows_of_a_plan():
 def test_bytes_and_words_of_single_heads():
     """Head by head: full attention grows, a window keeps its ring and sinks, `none` keeps nothing."""
     heads = {0: "full", 3: "full", 5: "none", 6: {"kind": "window", "window": 64}}
-    plan = Plan.from_dict({"attention": {"kind": "window", "window": 512, "sinks": 4}, "layers": {3: {"heads": heads}}}, 32)
+    plan = Plan.from_dict(
+        {"attention": {"kind": "window", "window": 512, "sinks": 4}, "layers": {3: {"heads": heads}}}, 32
+    )
     head, parts = 2 * 128 * 2, state_bytes(plan.check(LLAMA), LLAMA)
     assert parts["full attention per token"] == 2 * head
     assert parts["window ring"] == 31 * 8 * 511 * head + 4 * 511 * head + 63 * head

@@ -94,24 +94,24 @@ BAD = {
         with_slot() | {"attention": {"kind": "segment", "segment": 8}}, "layer 1 sees segment 8: up to 8 tokens"
     ),
     "heads not a mapping": ({"attention": WINDOW | {"heads": [0]}}, r"attention.heads is \[0\]; it must be a mapping"),
-    "head's reach a number": ({"attention": WINDOW | {"heads": {0: 4}}}, "attention.heads.0 is 4; it must be a mapping"),
+    "head's reach a number": ({"attention": WINDOW | {"heads": {0: 4}}}, "attention.heads.0 is 4; it must be a map"),
     "head out of range": (
         {"layers": {"3": WINDOW | {"heads": {2: "full"}}}}, "layer 3.heads names head 2; the model has KV heads 0 to 1"
     ),
-    "head a word": ({"layers": {"3": {"heads": {"last": "full"}}}}, "layers.3.heads names 'last'; write a KV head such"),
-    "head range reversed": ({"layers": {"3": {"heads": {"1-0": "full"}}}}, "layers.3.heads names '1-0'; write a KV head"),
-    "head range endless": ({"layers": {"3": {"heads": {"0-99999999": "full"}}}}, "heads names '0-99999999'; write a KV"),
+    "head a word": ({"layers": {"3": {"heads": {"last": "full"}}}}, "layers.3.heads names 'last'; write a KV head"),
+    "head range reversed": ({"layers": {"3": {"heads": {"1-0": "full"}}}}, "layers.3.heads names '1-0'; write a KV"),
+    "head range endless": ({"layers": {"3": {"heads": {"0-99999999": "full"}}}}, "heads names '0-99999999'; write"),
     "head twice": (
-        {"layers": {"3": {"heads": {1: "full", "0-1": "none"}}}}, "layers.3.heads.0-1 names head 1 again; name each head"
+        {"layers": {"3": {"heads": {1: "full", "0-1": "none"}}}}, "layers.3.heads.0-1 names head 1 again; name each"
     ),
     "head's kind": ({"layers": {"3": {"heads": {0: "ful"}}}}, "layer 3.heads.0.kind is 'ful'; did you mean 'full'?"),
     "head's window": ({"layers": {"3": {"heads": {0: "window"}}}}, "layer 3.heads.0.window is None; .* at least 1"),
-    "head's key": ({"attention": {"heads": {0: {"windw": 3}}}}, "attention.heads.0 has an unknown key 'windw'; did you"),
+    "head's key": ({"attention": {"heads": {0: {"windw": 3}}}}, "attention.heads.0 has an unknown key 'windw'"),
     "head's sinks": ({"attention": {"heads": {0: {"sinks": 3}}}}, "layer 0.heads.0.sinks is 3 but kind is 'full'"),
-    "heads of a head": ({"attention": {"heads": {0: {"heads": {1: "full"}}}}}, "layer 0.heads.0 has heads; a head has a"),
-    "heads beside a window without a kind": ({"layers": {"3": {"window": 4, "heads": {0: "full"}}}}, "layer 3.window is 4"),
+    "heads of a head": ({"attention": {"heads": {0: {"heads": {1: "full"}}}}}, "layer 0.heads.0 has heads; a head has"),
+    "heads, a window and no kind": ({"layers": {"3": {"window": 4, "heads": {0: "full"}}}}, "layer 3.window is 4"),
     "gap in a head": (
-        with_slot() | {"layers": {"1": {"heads": {0: WINDOW | {"window": 9}}}}}, "but layer 1 sees window 9: up to 7 tokens"
+        with_slot() | {"layers": {"1": {"heads": {0: WINDOW | {"window": 9}}}}}, "layer 1 sees window 9: up to 7 tokens"
     ),
     "no head behind a window": (
         with_slot(rule="kept") | {"layers": {"1": {"heads": {"0-1": "full"}}}},
@@ -229,6 +229,8 @@ def test_heads_alone_leave_the_other_heads_as_the_plan_has_them():
     assert plan.layers[3] == Reach(heads=((0, Reach("window", 8)),))
     assert plan.layers[5].groups(2) == {Reach(): (0, 1)} and plan.layers[6] == window
     assert [reach.unlimited for reach in plan.layers[:3]] == [False, True, True]
+    over = small({"attention": WINDOW | {"heads": {0: "full"}}, "layers": {"2": {"heads": {1: "none"}}}}).layers
+    assert over[2] == Reach("window", 16, heads=((0, Reach()), (1, Reach("none")))) and over[3].groups(2)[Reach()] == (0,)
 
 
 def test_heads_are_stored_and_read_again():

@@ -12,7 +12,7 @@ Texts = Annotated[list[str], typer.Option("--data", metavar="TEXT...", help="tex
 PlanFile = Annotated[str, typer.Option("--out", "-o", metavar="PLAN.yaml", help="the plan; every trial goes beside it")]
 Page = Annotated[str | None, typer.Option("--report", metavar="PAGE.html", help="also write one page with figures")]
 Keep = Annotated[
-    str, typer.Option("--keep", help="full: attention kept in layers; heads: in KV heads; slots; several as heads,slots")
+    str, typer.Option("--keep", help="full: attention kept in layers; heads: in KV heads; slots; or heads,slots")
 ]
 
 
@@ -32,7 +32,7 @@ def place(
     layers: Annotated[str | None, typer.Option(metavar="7,18-20", help="layers to try; all by default")] = None,
     steps: Annotated[int | None, typer.Option(help="layers that the search gives back at most; 0: no search")] = None,
     needles: Annotated[bool, typer.Option("--needles/--no-needles", help="also measure hidden facts")] = True,
-    heads: Annotated[bool, typer.Option("--heads", help="also measure single KV heads; --keep heads does so too")] = False,
+    heads: Annotated[bool, typer.Option("--heads", help="also measure single KV heads, as --keep heads does")] = False,
     oracle: Annotated[bool, typer.Option("--oracle", help="also score what a few exact tokens would win back")] = False,
     seed: options.Seed = 0,
     dtype: options.Dtype = "float32",

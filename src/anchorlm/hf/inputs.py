@@ -68,8 +68,8 @@ def _check_reach(layer: int, reach: Reach, held: dict[Heads, AttentionState], re
         for name, has, needs in (("tokens", keys, wanted), ("sinks", sinks, min(read, part.sinks))):
             if has < needs:
                 raise ValueError(
-                    f"the cache was filled under a narrower plan: layer {layer} holds {has} {name}, {part.text()} needs "
-                    f"{needs}; start with a new cache"
+                    f"the cache was filled under a narrower plan: layer {layer} holds {has} {name}, {part.text()} "
+                    f"needs {needs}; start with a new cache"
                 )
 
 
