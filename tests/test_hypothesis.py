@@ -37,7 +37,7 @@ def plain(draw):
 def reaches(draw, own=None, most=2):
     """Of one layer: every other time some of its two KV heads have a reach of their own."""
     heads = draw(st.dictionaries(st.integers(0, 1), plain(), max_size=most)) if draw(st.booleans()) else {}
-    return draw(own or plain()) | ({"heads": heads} if heads else {})
+    return draw(plain() if own is None else own) | ({"heads": heads} if heads else {})
 
 
 @st.composite
