@@ -230,7 +230,8 @@ def test_heads_alone_leave_the_other_heads_as_the_plan_has_them():
     assert plan.layers[5].groups(2) == {Reach(): (0, 1)} and plan.layers[6] == window
     assert [reach.unlimited for reach in plan.layers[:3]] == [False, True, True]
     over = small({"attention": WINDOW | {"heads": {0: "full"}}, "layers": {"2": {"heads": {1: "none"}}}}).layers
-    assert over[2] == Reach("window", 16, heads=((0, Reach()), (1, Reach("none")))) and over[3].groups(2)[Reach()] == (0,)
+    assert over[2] == Reach("window", 16, heads=((0, Reach()), (1, Reach("none"))))
+    assert over[3].groups(2)[Reach()] == (0,)
 
 
 def test_heads_are_stored_and_read_again():
