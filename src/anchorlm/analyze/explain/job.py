@@ -89,7 +89,7 @@ class Target:
                 f"context is {context}; a target beyond the window of {window} needs at least {window + 2} tokens"
             )
         limit = self.shape.max_positions
-        if context > limit and any(reach.kind == "full" for reach in self.plan.layers):
+        if context > limit and any(reach.unlimited for reach in self.plan.layers):
             raise UserError(f"context is {context}; layers with full attention know positions up to {limit:,}")
 
     def check_slots(self, what: str) -> None:

@@ -18,7 +18,7 @@ def resized(plan: Plan, window: int | None = None, chunk: int | None = None, kep
         return replace(reach, window=window) if window and reach.kind == "window" else reach
 
     slots = {name: resized_slot(slot, chunk, kept) for name, slot in plan.slots.items()}
-    return Plan(tuple(map(wider, plan.layers)), slots)
+    return Plan(tuple(reach.map(wider) for reach in plan.layers), slots)
 
 
 def resized_slot(slot: Slot, chunk: int | None, kept: int | None) -> Slot:
