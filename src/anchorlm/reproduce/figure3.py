@@ -21,6 +21,10 @@ WHY_RISE = {
     "begins at the window alone, and it is short",
     claims.UNCLEAR: "gates start at zero and the training is short, so the branch has hardly moved",
 }
+WHY_FREE = {
+    claims.NOT: "a layer that reads what the student's lower layers wrote learns to make up for their errors; one that is "
+    "fed the teacher's states never meets them, so its own output comes nearer while the whole drifts away",
+}
 WHY_FALL = {
     claims.NOT: "a window without sinks has lost what its layers park on the first tokens, which this short a training "
     "does not bring back",
@@ -102,10 +106,13 @@ def _claims(run: Run, rows: dict, curves: dict, rises: dict, seed: int) -> list[
     gap = losses(rows["mse"], rows["both"], seed)["all"]
     both = claims.together(_falls(curves["both"]), claims.below(rises["both"]))
     return [
-        claims.claim("by MSE alone, the transfer error falls", "more than 25 times", _times(curves["mse"]),
+        claims.claim("by MSE alone, each layer fed the teacher, the transfer error falls", "more than 25 times", _times(curves["mse"]),
                      _falls(curves["mse"])),
         claims.claim("while perplexity rises", "5.3K to 236K", f"{_way(curves['mse'])}; {claims.nats(rises['mse'])}",
                      claims.above(rises["mse"]), WHY_RISE),
+        claims.claim("and rises too when the student runs freely", "it does not say which of the two it uses",
+                     f"{_times(curves['mse-free'])}; {_way(curves['mse-free'])}; {claims.nats(rises['mse-free'])}",
+                     claims.above(rises["mse-free"]), WHY_FREE),
         claims.claim("with cross-entropy both fall", "perplexity 5.3K to 34",
                      f"{_times(curves['both'])}; {_way(curves['both'])}; {claims.nats(rises['both'])}", both, WHY_FALL),
         claims.claim("MSE alone ends worse than MSE and CE", "236K against 34", claims.nats(gap), claims.above(gap)),
