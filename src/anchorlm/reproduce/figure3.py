@@ -22,8 +22,8 @@ WHY_RISE = {
     claims.UNCLEAR: "gates start at zero and the training is short, so the branch has hardly moved",
 }
 WHY_FREE = {
-    claims.NOT: "a layer that reads what the student's lower layers wrote learns to make up for their errors; one that is "
-    "fed the teacher's states never meets them, so its own output comes nearer while the whole drifts away",
+    claims.NOT: "likely because a layer that reads what the student's lower layers wrote learns to make up for their "
+    "errors; one that is fed the teacher's states never meets them: its own output comes nearer, the whole drifts away",
 }
 WHY_FALL = {
     claims.NOT: "a window without sinks has lost what its layers park on the first tokens, which this short a training "
@@ -106,8 +106,8 @@ def _claims(run: Run, rows: dict, curves: dict, rises: dict, seed: int) -> list[
     gap = losses(rows["mse"], rows["both"], seed)["all"]
     both = claims.together(_falls(curves["both"]), claims.below(rises["both"]))
     return [
-        claims.claim("by MSE alone, each layer fed the teacher, the transfer error falls", "more than 25 times", _times(curves["mse"]),
-                     _falls(curves["mse"])),
+        claims.claim("by MSE alone, each layer fed the teacher's states, the error falls", "more than 25 times",
+                     _times(curves["mse"]), _falls(curves["mse"])),
         claims.claim("while perplexity rises", "5.3K to 236K", f"{_way(curves['mse'])}; {claims.nats(rises['mse'])}",
                      claims.above(rises["mse"]), WHY_RISE),
         claims.claim("and rises too when the student runs freely", "it does not say which of the two it uses",
