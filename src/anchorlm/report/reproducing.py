@@ -11,7 +11,7 @@ from matplotlib.ticker import FuncFormatter
 
 from anchorlm.report.plots import STYLE, _errors, _figure, _look, svg
 
-PANELS = (("mse", "held-out transfer error, share of the teacher's norm"), ("perplexity", "held-out perplexity"))
+PANELS = (("mse", "held-out transfer error"), ("perplexity", "held-out perplexity"))
 
 
 def curves(spec: dict[str, Any], name: str) -> str:

@@ -81,7 +81,7 @@ def _ends(run: Run, curves: dict[str, Any], rises: dict[str, Any]) -> dict[str, 
     heads = ["losses", "transfer error from", "to", "perplexity from", "to", "rise over the start"]
     lines = [
         [
-            run.table.row(name, "").note,
+            f"{name}: {run.table.row(name, '').note}",
             *(claims.figure(curve[at][what]) for what in ("mse", "perplexity") for at in (0, -1)),
             claims.nats(rises[name]),
         ]
