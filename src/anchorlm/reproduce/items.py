@@ -32,17 +32,30 @@ ITEMS: dict[str, Item] = {
     "table3": Item("Time from end to end", needs="a timed batch on a GPU; `anchorlm results core` times one row here"),
     "table4": Item("Small models from scratch on MAD", needs="the six tasks of MAD"),
     "table5": Item("RULER of a hybrid", needs="the thirteen tasks of RULER"),
-    "figure1": Item("How alike the states of layers are", needs="similarity of read-outs of a trained Anchor-F"),
-    "figure2": Item("One layer's branch removed, by distance", needs="the knock-out of branches"),
+    "figure1": Item(
+        "How alike the states of layers are", needs="a tie to `anchorlm analyze --what similarity`, which measures it"
+    ),
+    "figure2": Item(
+        "One layer's branch removed, by distance",
+        needs="a tie to `anchorlm analyze --what knockout`, which measures it",
+    ),
     "figure3": Item("Transfer error against perplexity", figure3.build),
-    "figure4": Item("CKA of anchor and interior layers", needs="similarity of read-outs of a trained Anchor-F"),
+    "figure4": Item(
+        "CKA of anchor and interior layers", needs="a tie to `anchorlm analyze --what similarity`, which measures it"
+    ),
     "figure5": Item("State and coverage", shapes.figure5, texts=False),
-    "figure6": Item("Accuracy against cost", needs="MMLU and timed batches"),
+    "figure6": Item("Accuracy against cost", needs="a tie to `anchorlm analyze --what cost`, which measures it"),
     "figure7": Item("3:1 interleaving", shapes.figure7, texts=False),
-    "figure8": Item("Rotation angles of read maps", needs="the analysis of read maps"),
-    "figure9": Item("CKA against cosine, three memories", needs="similarity of read-outs of three memories"),
+    "figure8": Item(
+        "Rotation angles of read maps", needs="a tie to `anchorlm analyze --what readmaps`, which measures it"
+    ),
+    "figure9": Item(
+        "CKA against cosine, three memories", needs="a tie to `anchorlm analyze --what similarity`, which measures it"
+    ),
     "figure10": Item("Needles of a hybrid", needs="a trained 3:1 hybrid"),
-    "figure11": Item("Read-outs in a dominant plane", needs="the analysis of read maps"),
+    "figure11": Item(
+        "Read-outs in a dominant plane", needs="a tie to `anchorlm analyze --what readmaps`, which measures it"
+    ),
 }
 
 
