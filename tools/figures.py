@@ -1,9 +1,11 @@
 """Put the page of `anchorlm results ... -o DIR` into the documentation: tools/figures.py DIR
 
-core.md goes into README.md and docs/core.md, results.md and reproduce.md into the pages of their names in docs/
+core.md goes into README.md and docs/core.md, results.md and reproduce.md into the pages of their names in docs/, and
+the records of the rows of results.md into docs/results, one file each.
 """
 
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -24,6 +26,8 @@ def main(folder: str) -> None:
         put(ROOT / "README.md", found["core"])
     for name in found.keys() - {"core"}:
         put(ROOT / "docs" / f"{name}.md", found[name])
+    if "results" in found:
+        keep(Path(folder) / "records", ROOT / "docs" / "results")
 
 
 def put(target: Path, page: str) -> None:
@@ -33,6 +37,13 @@ def put(target: Path, page: str) -> None:
     if count != 1:
         raise ValueError(f"{target.name} needs the lines results:begin and results:end once")
     target.write_text(text, encoding="utf-8")
+
+
+def keep(records: Path, target: Path) -> None:
+    """Copy the record of each row; a row that the folder lacks keeps the one it has."""
+    target.mkdir(exist_ok=True)
+    for record in records.glob("*.json"):
+        shutil.copyfile(record, target / record.name)
 
 
 if __name__ == "__main__":

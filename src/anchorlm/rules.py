@@ -205,6 +205,10 @@ class KeptOptions(RuleOptions):
     width: int = 128
     positions: str = "compact"
 
+    def __post_init__(self) -> None:
+        if self.positions is True:  # YAML reads the bare word as a boolean
+            object.__setattr__(self, "positions", "true")
+
     def check(self, where: str) -> None:
         whole(self.tokens, 1, f"{where}.tokens")
         whole(self.width, 1, f"{where}.width")

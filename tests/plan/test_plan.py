@@ -277,3 +277,11 @@ def test_shape_reads_configs_with_and_without_a_head_width():
     assert (shape.head_dim, shape.kv_heads, shape.family, shape.max_positions) == (16, 4, "qwen3", 77)
     shape = ModelShape.from_config(values | {"max_position_embeddings": 77, "head_dim": 32, "num_key_value_heads": 2})
     assert (shape.head_dim, shape.kv_heads) == (32, 2)
+
+
+def test_the_bare_word_true_is_a_place():
+    written = "{slots: {a: {rule: kept, write: 1, options: {positions: %s}}}, attention: {kind: window, window: 16}}"
+    plans = [small(yaml.safe_load(written % word)) for word in ("true", "'true'")]
+    assert plans[0] == plans[1] and plans[0].slots["a"].rule_options.positions == "true"
+    with pytest.raises(UserError, match="slots.a.options.positions is False; allowed: compact, true"):
+        small(yaml.safe_load(written % "false"))

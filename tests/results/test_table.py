@@ -13,53 +13,9 @@ from anchorlm.core import UserError
 from anchorlm.describe import state_bytes
 from anchorlm.plan import ModelShape
 from anchorlm.presets import build
-from anchorlm.results import Job, load_table, page, rows, run, run_table, table_names
+from anchorlm.results import load_table, page, rows, run, run_table, table_names
 from anchorlm.results.plans import fixed_bytes, row_plans, same_bytes_window
-from small import char_tokenizer, tiny_llama
-
-TEXT = "A quiet morning. The boats went out. Nobody spoke of the storm, and {} gulls sat on the wall. "
-KEPT = {"slots": {"k1": {"rule": "kept", "write": 1, "chunk": 4, "options": {"tokens": 6, "width": 4}}}}
-FAST = {"head": {"write": 0, "read": [0, 1], "chunk": 8}}
-TABLE = {
-    "title": "Tiny", "window": 8, "sinks": 2, "context": 64, "limit": 4, "lengths": [160], "needles": 2,
-    "gap": {"control": "swa-lora", "teacher": "teacher-lora"},
-    "training": {
-        "set": {"data.length": 32, "stage1.steps": 2, "stage2.steps": 2, "stage2.lr": 5.0e-2, "eval_every": 0},
-    },
-    "rows": [
-        {"name": "teacher", "plan": "full"},
-        {"name": "teacher-lora", "plan": "full", "recipe": "anchor", "set": {"stage1.steps": 0}},
-        {"name": "swa", "plan": "swa", "note": "window alone"},
-        {"name": "swa-lora", "plan": "swa", "recipe": "anchor", "set": {"stage1.steps": 0}},
-        {"name": "gates", "plan": KEPT, "recipe": "kept", "set": {"stage2.steps": 0}},
-        {"name": "gates-lora", "start": "gates", "recipe": "anchor", "set": {"stage1.steps": 0}},
-        {"name": "mixed", "start": "gates", "recipe": "anchor", "plan": {"slots": KEPT["slots"] | FAST}},
-        {"name": "wide", "plan": {"same_bytes": "mixed"}},
-        {"name": "heads", "needs": "per-head reach"},
-    ],
-}  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def home(tmp_path_factory):
-    home = tmp_path_factory.mktemp("home")
-    tiny_llama(layers=2).save_pretrained(home / "base")
-    char_tokenizer().save_pretrained(home / "base")
-    for name in ("train", "test", "validation"):
-        (home / f"{name}.txt").write_text("".join(TEXT.format(f"{name} {n}") for n in range(40)))
-    (home / "table.yaml").write_text(yaml.safe_dump(TABLE | {"base": str(home / "base")}))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ANCHORLM_CACHE", str(home / "cache"))
-        yield home
-
-
-def job(home, out, **values):
-    texts = {name: (str(home / f"{name}.txt"),) for name in ("train", "validation")}
-    return Job((str(home / "test.txt"),), out, **{**texts, **values})
-
-
-def silent(text):
-    pass
+from tiny_table import FAST, KEPT, TABLE, by_name, job, silent
 
 
 @pytest.fixture(scope="module")
@@ -67,10 +23,6 @@ def done(home, tmp_path_factory):
     """(folder, result, said lines) of one whole run."""
     out, said = tmp_path_factory.mktemp("out"), []
     return out, run_table(load_table(home / "table.yaml"), job(home, out), say=said.append), said
-
-
-def by_name(result):
-    return {row["name"]: row for row in result["rows"]}
 
 
 def test_every_row_is_measured(done):
@@ -257,6 +209,8 @@ def _rows(*entries):
     return _with(rows=[{"name": "swa", "plan": "swa"}, *entries], gap=None)
 
 
+GATES = {"name": "g", "plan": KEPT, "recipe": "kept", "set": {"stage2.steps": 0}}
+NO_STAGE1 = {"stage1.steps": 0}
 BROKEN = [
     (_with(wndow=8), [], "'window'"),
     (_with(rows=[]), [], "rows"),
@@ -274,6 +228,12 @@ BROKEN = [
     (_rows({"name": "a", "plan": {"slots": {"s": {"write": 9}}}}), [], "layers 0 to 1"),
     (_rows({"name": "a", "plan": 3}), [], "plan is 3"),
     (_rows({"name": "a", "plan": {"same_bytes": "swb"}}), [], "'swa'"),
+    (_rows({"name": "a", "plan": {"same_bytes": "a"}}), [], "names the row itself"),
+    (
+        _rows({"name": "a", "plan": {"same_bytes": "swa"}}, {"name": "b", "plan": {"same_bytes": "a"}}),
+        [],
+        "itself a window of the bytes of 'swa'; name 'swa'",
+    ),
     (_rows({"name": "a", "start": "swb", "recipe": "anchor"}), [], "'swa'"),
     (_rows({"name": "a", "start": "swa", "recipe": "anchor"}), [], "not trained"),
     (_rows({"name": "a", "plan": "swa", "recipe": "ancor"}), [], "'anchor'"),
@@ -281,6 +241,14 @@ BROKEN = [
     (_rows({"name": "a", "plan": "swa", "recipe": "anchor", "mix": {"recal": 0.1}}), [], "'recall'"),
     (_rows({"name": "a", "plan": "swa", "set": {"seed": 1}}), [], "no recipe"),
     (_rows({"name": "a", "plan": "swa", "needs": "more"}), [], "takes no plan"),
+    (_rows({"name": "a", "plan": "swa", "recipe": "lora", "set": {"stage2.w_ce": 0}}), [], "nothing to minimise"),
+    (_rows({"name": "a", "plan": {"slots": FAST}, "recipe": "kept"}), [], "w_keep alone"),
+    (_rows({"name": "a", "plan": "swa", "recipe": "anchor"}), [], "nothing to train"),
+    (
+        _with(rows=[GATES, {"name": "a", "start": "g", "plan": "swa", "recipe": "lora", "set": NO_STAGE1}], gap=None),
+        [],
+        "neither LoRA",
+    ),
     (TABLE, [], "'base' is missing"),
     (_with(), ["--rows", "swa,techer"], "'teacher'"),
     (_with(), ["--rows", "swa-lora"], "--train"),

@@ -10,7 +10,7 @@ from anchorlm.plan import Plan
 from anchorlm.settings import Recipe
 from anchorlm.train.keep import EMPHASIS, FLOOR, Keep, check_gates, documents, gated_slots
 from anchorlm.train.losses import View
-from anchorlm.train.stages import enter_stage
+from anchorlm.train.stages import active_stages, enter_stage
 from anchorlm.train.step import backward
 from builders import assert_near
 
@@ -102,8 +102,8 @@ def test_documents_are_numbered_and_placed():
 
 
 def test_only_learned_gates_are_trained_by_it():
-    assert gated_slots(model_of()) == ("k1", "k3")
-    assert gated_slots(model_of("recent")) == gated_slots(model_of("decay")) == ()
+    assert gated_slots(model_of().plan) == ("k1", "k3")
+    assert gated_slots(model_of("recent").plan) == gated_slots(model_of("decay").plan) == ()
     with pytest.raises(UserError, match="nothing to train: no slot of the plan has weights"):
         enter_stage(model_of("recent"), "stage1", RECIPE)
     with pytest.raises(UserError, match="choose 'gate', and the plan has none"):
@@ -111,12 +111,11 @@ def test_only_learned_gates_are_trained_by_it():
 
 
 def test_rows_within_the_window_are_refused():
-    model, losses = model_of(), {"stage1": ["keep"]}
-    short = RECIPE.model_copy(update={"data": RECIPE.data.model_copy(update={"length": WINDOW})})
+    plan, stages = model_of().plan, active_stages(RECIPE)
     with pytest.raises(UserError, match="data.length is 5; w_keep needs rows longer than the window, 5"):
-        check_gates(model, short, losses)
-    check_gates(model, short, {"stage2": ["ce"]})
-    check_gates(model, RECIPE, losses)
+        check_gates(plan, WINDOW, stages)
+    check_gates(plan, WINDOW, {"stage2": RECIPE.stage2})
+    check_gates(plan, WINDOW + 1, stages)
 
 
 @pytest.mark.parametrize("reach", [{"kind": "full"}, {"kind": "none"}, {"kind": "segment", "segment": 7}])

@@ -37,9 +37,12 @@ Rows = Annotated[
 Needles = Annotated[int | None, typer.Option(min=1, help="table: needles of each length and wording")]
 NoTrain = Annotated[bool, typer.Option("--no-train", help="table: measure what is trained already")]
 Page = Annotated[bool, typer.Option("--page", help="table: run nothing, write the page from what is kept")]
+Records = Annotated[
+    str | None, typer.Option("--records", metavar="DIR", help="table: figures of rows that were measured elsewhere")
+]
 
 CORE_ONLY = ("adapter", "row", "window", "peaks", "seed")
-TABLE_ONLY = ("train", "validation", "rows", "needles", "no_train", "page")
+TABLE_ONLY = ("train", "validation", "rows", "needles", "no_train", "page", "records")
 
 
 def results(
@@ -61,6 +64,7 @@ def results(
     needles: Needles = None,
     no_train: NoTrain = False,
     page: Page = False,
+    records: Records = None,
     seed: options.Seed = 0,
     dtype: options.Dtype = "auto",
     device: options.Device = "cpu",
@@ -87,7 +91,7 @@ def results(
     table = load_table(name, **changes)
     job = Job(
         tuple(data), Path(out), tuple(validation), tuple(train), tuple(options.listed(rows)), not no_train, not page,
-        **shared,
+        records=Path(records) if records else None, **shared,
     )  # fmt: skip
     with show.Progress("", unit="done") as progress:
         result = run_table(table, job, progress.named, show.note)

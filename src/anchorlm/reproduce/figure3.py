@@ -74,7 +74,7 @@ def _start(row: Built, run: Run) -> dict[str, float]:
         views = eval_views(store, recipe, next(model.parameters()).device)
         return evaluate(model, views, enter_stage(model, "stage1", recipe))
 
-    return run.parts.run(key, compute)
+    return run.archive.parts.run(key, compute)
 
 
 def _ends(run: Run, curves: dict[str, Any], rises: dict[str, Any]) -> dict[str, Any]:

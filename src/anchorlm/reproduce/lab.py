@@ -8,7 +8,7 @@ from typing import Any
 
 from ..analyze.tally import change, loss
 from ..eval.suite import Progress
-from ..results.measure import TEST, kept
+from ..results.measure import TEST
 from ..results.run import Job, Run, fill, prepare
 from .scale import Scale
 
@@ -28,7 +28,8 @@ class Lab:
 
     def prepare(self, kind: str, names: Sequence[str]) -> Run:
         """The named rows of a table, checked; nothing is run. Raises UserError as `results.run_table` does."""
-        return prepare(self.scale.table(kind), replace(self.job, out=self.job.out / kind, rows=tuple(names)))
+        job = replace(self.job, out=self.job.out / kind, rows=tuple(names), weights=True)
+        return prepare(self.scale.table(kind), job)
 
     def fill(self, run: Run) -> Run:
         """Train and measure what the run lacks; returns it."""
@@ -38,7 +39,7 @@ class Lab:
 
 def documents(run: Run, name: str) -> Documents:
     """The pieces of the evaluation text as a measured row scored them."""
-    return kept(run.built[name], run.cells, run.parts)[f"perplexity {TEST}"]["documents"]
+    return run.archive.known(run.built[name]).figures[f"perplexity {TEST}"].value["documents"]
 
 
 def losses(rows: Documents, base: Documents | None, seed: int) -> dict[str, Estimate | None]:

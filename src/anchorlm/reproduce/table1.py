@@ -79,7 +79,7 @@ def _measure(run: Run, groups: Mapping[str, tuple[int, ...]], lab: Lab) -> dict[
     model, tokenizer = run.built[ROW].open()
     table, store = run.table, run.stores[TEST]
     options = EvalOptions.of(context=table.context, limit=table.limit, window=table.window, seed=table.seed)
-    job = EvalJob(store, tokenizer, options, run.parts, lab.progress)
+    job = EvalJob(store, tokenizer, options, run.archive.parts, lab.progress)
     views = {name: PlanView(model, without(model.plan, layers)) for name, layers in groups.items()}
     found = {name: run_ppl(name, view, job) for name, view in (views | {TEACHER: teacher(model)}).items()}
     return {name: result["documents"] for name, result in found.items() if result["n"]}

@@ -15,10 +15,11 @@ from ..eval.niah import DEPTHS
 from ..eval.parts import Parts
 from ..eval.suite import Job, Progress
 from ..eval.suites import run_niah, run_ppl
-from .rows import Built
 from .table import Table
 
 TEST = "test"
+SHOWN = ("metric", "value", "interval", "n", "unit", "note", "groups", "bits_per_byte", "documents", "digits")
+GROUPS = ("all", "cross_window")  # of every document; intervals and shares of the gap are found from these
 
 
 @dataclass(frozen=True)
@@ -31,16 +32,14 @@ class Cell:
     options: EvalOptions
     key: dict[str, Any]
 
+    def fixed(self) -> dict[str, Any]:
+        """All that fixes a figure but the row's weights."""
+        texts = {"data": self.store.content_hash, "tokenizer": self.store.tokenizer_hash}
+        return {"table": self.name.partition(" ")[0], "seed": self.options.seed, **texts, **self.key}
+
     def key_of(self, digest: str) -> dict[str, Any]:
         """What a figure of the row with this digest is kept under."""
-        texts = {"data": self.store.content_hash, "tokenizer": self.store.tokenizer_hash}
-        return {
-            "table": self.name.partition(" ")[0],
-            "row": digest,
-            "seed": self.options.seed,
-            **texts,
-            **self.key,
-        }
+        return self.fixed() | {"row": digest}
 
     def check(self, tokenizer: Any) -> None:
         """Raise UserError when the text is too short for this cell."""
@@ -78,10 +77,12 @@ def needle_name(wording: str, length: int) -> str:
     return f"needles {wording} {length}"
 
 
-def kept(row: Built, todo: list[Cell], parts: Parts) -> dict[str, Any]:
-    """The cells of a row that were measured already, by name."""
-    if not row.ready:
-        return {}
-    digest = row.digest()
-    found = {cell.name: parts.find(cell.key_of(digest)) for cell in todo}
-    return {name: value for name, value in found.items() if value is not None}
+def slim(value: dict[str, Any]) -> dict[str, Any]:
+    """A figure without what no page shows: answers to single needles, and regions of each document."""
+    small = {name: part for name, part in value.items() if name in SHOWN}
+    if "documents" in small:
+        small["documents"] = [
+            {group: [round(nats, 4), count] for group, (nats, count) in document.items() if group in GROUPS}
+            for document in small["documents"]
+        ]
+    return small

@@ -11,6 +11,7 @@ import numpy as np
 from ..describe import bytes_at
 from ..eval.stats import bootstrap_share
 from ..plan import ModelShape, Plan
+from .archive import Known
 from .core_table import markdown_table, short
 from .measure import needle_name
 from .rows import Built
@@ -21,36 +22,51 @@ Cells = Mapping[str, Any]
 
 
 def result(
-    table: Table, built: Mapping[str, Built], shape: ModelShape, found: Mapping[str, Cells], texts: Mapping[str, Any]
+    table: Table,
+    built: Mapping[str, Built],
+    shape: ModelShape,
+    known: Mapping[str, Known],
+    texts: Mapping[str, Any],
+    now: dict[str, Any],
 ) -> dict[str, Any]:
-    """What results.json holds. found: the measured cells of each row, by name."""
+    """What results.json holds. now: the environment, in case nothing is measured yet."""
+    found = {name: {cell: figure.value for cell, figure in row.figures.items()} for name, row in known.items()}
     gaps = {text: {name: _perplexity(cells, text) for name, cells in found.items()} for text in texts}
     return {
         "kind": "results",
         "table": table.model_dump(mode="json", exclude={"rows"}),
         "texts": dict(texts),
         "gap": {text: _whole(table, rows) for text, rows in gaps.items()},
-        "rows": [_row(table, row, built.get(row.name), shape, found.get(row.name, {}), gaps) for row in table.rows],
+        "rows": [_row(table, row, built.get(row.name), shape, known.get(row.name), gaps) for row in table.rows],
+        "environments": _environments(known) or [{**now, "rows": []}],
     }
 
 
+def _environments(known: Mapping[str, Known]) -> list[dict[str, Any]]:
+    """Each environment in which some figure was measured, and the rows that have such figures."""
+    of_rows = {name: [figure.environment for figure in row.figures.values()] for name, row in known.items()}
+    found: list[dict[str, Any]] = []
+    for one in (one for own in of_rows.values() for one in own):
+        if one not in found:
+            found.append(one)
+    return [{**one, "rows": [name for name, own in of_rows.items() if one in own]} for one in found]
+
+
 def _row(
-    table: Table, row: Row, built: Built | None, shape: ModelShape, cells: Cells, gaps: Mapping[str, Any]
+    table: Table, row: Row, built: Built | None, shape: ModelShape, known: Known | None, gaps: Mapping[str, Any]
 ) -> dict[str, Any]:
     facts = {"name": row.name, "note": row.note, "start": row.start, "recipe": row.recipe}
-    if built is None:
+    if built is None or known is None:
         return {**facts, "plan": None, "missing": [row.needs], "texts": {}, "needles": {}}
-    names = [f"perplexity {text}" for text in gaps]
-    names += [needle_name(w, n) for n in table.lengths for w in table.wordings]
-    missing = [built.state] if built.state else [name for name in names if name not in cells]
+    record, cells = known.record, {name: figure.value for name, figure in known.figures.items()}
     return {
         **facts,
         "plan": built.plan.to_dict(),
         "control": _control(built.plan, row),
         "state_bytes": {str(n): bytes_at(built.plan, shape, n) for n in (table.context, FAR)},
-        "trained_parameters": built.trained_parameters() if built.ready else None,
-        "tokens": built.tokens() if built.ready else None,
-        "missing": missing,
+        "trained_parameters": record.trained_parameters if record else None,
+        "tokens": record.tokens if record else None,
+        "missing": known.missing,
         "texts": {text: _text(table, row.name, rows) for text, rows in gaps.items() if rows.get(row.name)},
         "needles": {w: _needles(table, w, cells) for w in table.wordings},
     }
@@ -58,7 +74,7 @@ def _row(
 
 def _control(plan: Plan, row: Row) -> dict[str, Any] | None:
     """The window that was found for a row of the same bytes as another."""
-    named = isinstance(row.plan, Mapping) and row.plan.get("same_bytes")
+    named = row.same_bytes
     return {"of": named, "window": plan.common_window} if named else None
 
 
@@ -123,8 +139,7 @@ def _needles(table: Table, wording: str, cells: Cells) -> dict[str, Any]:
 
 def markdown(result: dict[str, Any]) -> str:
     """The result as a page."""
-    table, facts, rows = result["table"], result["environment"], result["rows"]
-    versions = ", ".join(f"{name} {version}" for name, version in facts["packages"].items())
+    table, rows = result["table"], result["rows"]
     parts = [
         f"# {table['title']}",
         "",
@@ -138,10 +153,7 @@ def markdown(result: dict[str, Any]) -> str:
     for wording in table["wordings"]:
         parts += _needle_lines(table, rows, wording)
     parts += _missing(rows)
-    parts += [
-        f"Seed {table['seed']}, {result['dtype']}, {facts['threads']} threads, {facts['processor']}; {versions}.",
-        "",
-    ]
+    parts += _measured_with(table, result["environments"])
     return "\n".join(parts)
 
 
@@ -252,12 +264,28 @@ def _needle(cell: dict[str, Any] | None) -> str:
 
 
 def _missing(rows: list[dict[str, Any]]) -> list[str]:
-    lines = [f"- `{row['name']}`: {_reasons(row['missing'])}" for row in rows if row["missing"]]
+    lines = [f"- `{row['name']}`: {reasons(row['missing'])}" for row in rows if row["missing"]]
     return ["## Not run", "", *lines, ""] if lines else []
 
 
-def _reasons(missing: list[str]) -> str:
+def reasons(missing: list[str]) -> str:
     return "; ".join(missing) if len(missing) <= 4 else f"{'; '.join(missing[:3])} and {len(missing) - 3} more cells"
+
+
+def _measured_with(table: dict[str, Any], environments: list[dict[str, Any]]) -> list[str]:
+    """One line, or one for each environment when rows were not all measured in the same."""
+    lines = [_environment(facts) for facts in environments]
+    if len(lines) == 1:
+        return [f"Seed {table['seed']}, {lines[0]}.", ""]
+    names = [", ".join(f"`{name}`" for name in facts["rows"]) for facts in environments]
+    parts = [f"- {line}: {rows}" for line, rows in zip(lines, names, strict=True)]
+    return [f"Seed {table['seed']}. Rows were measured with different things:", "", *parts, ""]
+
+
+def _environment(facts: dict[str, Any]) -> str:
+    versions = ", ".join(f"{name} {version}" for name, version in facts["packages"].items())
+    where = facts["processor"] if facts["device"] == "cpu" else facts["accelerator"] or facts["device"]
+    return f"{facts['dtype']}, {facts['threads']} threads, {where}; {versions}"
 
 
 def _bytes(value: int | None) -> str:

@@ -45,8 +45,8 @@ def _plan(table: Table, row: Row, plans: Mapping[str, Plan], shape: ModelShape) 
     if not isinstance(row.plan, Mapping):
         raise UserError(f"plan is {row.plan!r}; give a preset's name or a mapping")
     values = dict(row.plan)
-    if "same_bytes" in values:
-        return _same_bytes(table, values, plans, shape)
+    if row.same_bytes is not None:
+        return _same_bytes(table, row, plans, shape)
     if "preset" in values:
         return _preset(table, str(values.pop("preset")), values, shape)
     attention = {"kind": "window", "window": table.window, "sinks": table.sinks}
@@ -60,10 +60,15 @@ def _preset(table: Table, name: str, values: Mapping[str, Any], shape: ModelShap
     return build(name, shape, **(reach | dict(values)))
 
 
-def _same_bytes(table: Table, values: Mapping[str, Any], plans: Mapping[str, Plan], shape: ModelShape) -> Plan:
-    name = str(values["same_bytes"])
-    if len(values) > 1:
+def _same_bytes(table: Table, row: Row, plans: Mapping[str, Plan], shape: ModelShape) -> Plan:
+    name = row.same_bytes
+    if len(row.plan) > 1:
         raise UserError("same_bytes stands alone; the plan is a window and the table's sinks")
+    if name == row.name:
+        raise UserError("same_bytes names the row itself; name the row whose bytes the window is to have")
     if name not in plans:
-        raise UserError(f"same_bytes names {name!r}, no row above it; {suggest(name, plans)}")
+        raise UserError(f"same_bytes names {name!r}, no row above it; {suggest(str(name), plans)}")
+    other = table.row(name, "same_bytes").same_bytes
+    if other is not None:
+        raise UserError(f"same_bytes names {name!r}, itself a window of the bytes of {other!r}; name {other!r}")
     return build("swa", shape, window=same_bytes_window(plans[name], shape, table.sinks), sinks=table.sinks)

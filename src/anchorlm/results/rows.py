@@ -115,10 +115,14 @@ class Built:
         headers = [read_header(path)[0] for path in (_weights(self.folder) if self.recipe else ())]
         return sum(math.prod(entry["shape"]) for header in headers for entry in header.values())
 
+    def trained_on(self) -> dict[str, str]:
+        """Hashes of the text and the tokenizer of this row's own training."""
+        data = files.read_json(self.folder / files.RUN)["data"]
+        return {name: data[name] for name in ("texts", "tokenizer")}
+
     def tokens(self) -> int:
-        """Tokens seen in training, those of the rows it starts from included."""
-        own = files.read_json(self.folder / files.RUN)["training"]["tokens"] if self.recipe else 0
-        return own + (self.start.tokens() if self.start else 0)
+        """Tokens seen in this row's own training."""
+        return files.read_json(self.folder / files.RUN)["training"]["tokens"] if self.recipe else 0
 
     def _converted(self) -> tuple[Any, Any]:
         if self.recipe is None:

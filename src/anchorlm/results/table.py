@@ -49,6 +49,11 @@ class Row(Strict):
     mix: MixSettings | None = None
     needs: str = ""
 
+    @property
+    def same_bytes(self) -> str | None:
+        """The row whose bytes this one's window is found for."""
+        return str(self.plan["same_bytes"]) if isinstance(self.plan, dict) and "same_bytes" in self.plan else None
+
 
 class Table(Strict):
     """Every row, and what is measured of it. Lengths in tokens; `needles` of each length and wording."""

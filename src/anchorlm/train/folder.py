@@ -57,20 +57,26 @@ def started_with(out: Path) -> dict[str, Any]:
 
 
 def check_identity(stored: dict[str, Any], wanted: dict[str, Any], path: Path) -> None:
-    """Raise UserError, naming the first thing that changed, unless the run may resume.
+    """Raise UserError, naming the first thing that changed, unless the run may resume."""
+    if found := first_change(stored, wanted):
+        raise UserError(
+            f"checkpoint {path} belongs to another run: {found}; use the old value or another output folder"
+        )
 
-    A setting that did not exist when the checkpoint was written counts as its default.
+
+def first_change(stored: dict[str, Any], wanted: dict[str, Any]) -> str | None:
+    """The first thing in which two identities differ, as `key was A, now B (and n more)`; None when they are the same.
+
+    A setting that did not exist when the first was stored counts as its default.
     """
     new = flatten(json.loads(json.dumps(wanted)))
     defaults = flatten(Recipe().model_dump(mode="json"))
     old = {f"recipe.{k}": v for k, v in defaults.items() if f"recipe.{k}" in new} | flatten(stored)
     changed = [key for key in [*old, *(k for k in new if k not in old)] if old.get(key) != new.get(key)]
-    if changed:
-        key, more = changed[0], f" (and {len(changed) - 1} more)" if len(changed) > 1 else ""
-        raise UserError(
-            f"checkpoint {path} belongs to another run: {key} was {old.get(key)!r}, now {new.get(key)!r}{more}; "
-            "use the old value or another output folder"
-        )
+    if not changed:
+        return None
+    key, more = changed[0], f" (and {len(changed) - 1} more)" if len(changed) > 1 else ""
+    return f"{key} was {old.get(key)!r}, now {new.get(key)!r}{more}"
 
 
 def find_checkpoint(out: Path, resume: str, say: Callable[[str], None]) -> Path | None:

@@ -61,11 +61,15 @@ def freeze_all_but(model: nn.Module, groups: list[Group], stage: str) -> None:
     """Leave gradients to the groups' parameters alone. Raises UserError when that set is empty."""
     trained = {id(p) for group in groups for p in group.parameters.values()}
     if not trained:
-        raise UserError(
-            f"{stage} has nothing to train: no slot of the plan has weights; set {stage}.steps=0 or use another plan"
-        )
+        raise nothing_to_train(stage)
     for parameter in model.parameters():
         parameter.requires_grad_(id(parameter) in trained)
+
+
+def nothing_to_train(stage: str) -> UserError:
+    return UserError(
+        f"{stage} has nothing to train: no slot of the plan has weights; set {stage}.steps=0 or use another plan"
+    )
 
 
 def trainable_names(model: nn.Module) -> list[str]:

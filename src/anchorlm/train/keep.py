@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,11 +10,10 @@ import torch
 from torch import Tensor
 
 from ..core import UserError
-from ..memory.kept import KeptMemory
 from ..ops.kept import far_attention
 from ..ops.window import rotate
 from ..plan import Plan, Reach
-from ..settings import Recipe
+from ..rules import KeptOptions
 from .losses import Needs, Pass, View
 
 FLOOR = 1e-3  # added to an attention before its logarithm: what lies below is all the same
@@ -90,23 +90,23 @@ def reader_reach(plan: Plan, name: str) -> Reach:
     return min((plan.layers[layer] for layer in plan.slots[name].read), key=lambda reach: reach.window or 0)
 
 
-def check_gates(model: Any, recipe: Recipe, losses: dict[str, list[str]]) -> None:
-    """Raise UserError when rows are too short for a gate to learn what is attended to from afar.
+def check_gates(plan: Plan, length: int, stages: Mapping[str, Any]) -> None:
+    """Raise UserError when rows of `length` tokens are too short for a gate to learn what is attended to from afar.
 
-    losses: the names of every active stage's terms.
+    stages: the settings of every active stage.
     """
-    if not any("keep" in names for names in losses.values()):
+    gates = gated_slots(plan)
+    if not gates or not any(stage.w_keep for stage in stages.values()):
         return
-    window = min(reader_reach(model.plan, name).window or 0 for name in gated_slots(model))
-    if recipe.data.length <= window:
-        raise UserError(f"data.length is {recipe.data.length}; w_keep needs rows longer than the window, {window}")
+    window = min(reader_reach(plan, name).window or 0 for name in gates)
+    if length <= window:
+        raise UserError(f"data.length is {length}; w_keep needs rows longer than the window, {window}")
 
 
-def gated_slots(model: Any) -> tuple[str, ...]:
+def gated_slots(plan: Plan) -> tuple[str, ...]:
     """The slots with a gate that can learn from the teacher's attention."""
-    names = []
-    for name, slot in model.plan.slots.items():
-        memory = model.backbone.model.layers[slot.write].self_attn.writers[name].memory
-        if isinstance(memory, KeptMemory) and memory.options.choose == "gate":
-            names.append(name)
-    return tuple(names)
+    return tuple(
+        name
+        for name, slot in plan.slots.items()
+        if isinstance(slot.rule_options, KeptOptions) and slot.rule_options.choose == "gate"
+    )

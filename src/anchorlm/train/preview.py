@@ -11,10 +11,9 @@ from rich.table import Table
 from torch import nn
 
 from ..convert.adapters import has_lora, lora_parameters
-from ..core import UserError
 from ..plan import ModelShape
 from ..settings import LoraSettings, Recipe
-from .groups import make_groups
+from .groups import make_groups, nothing_to_train
 from .losses import CHUNK_ELEMENTS
 from .stages import active_stages, changed_layers, trained_memory
 
@@ -72,9 +71,7 @@ def _stage_rows(model: Any, name: str, recipe: Recipe) -> list[Row]:
     if name == "stage2":
         rows.append(_lora_row(model, recipe))
     elif not rows:
-        raise UserError(
-            f"{name} has nothing to train: no slot of the plan has weights; set {name}.steps=0 or use another plan"
-        )
+        raise nothing_to_train(name)
     if model.memory_parameters() and not groups:
         count = sum(p.numel() for p in model.memory_parameters().values())
         rows.append(Row(name, "slots, gates and maps", count, None, f"{name}.train_memory is false"))

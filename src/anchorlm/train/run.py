@@ -20,14 +20,13 @@ from ..data import TokenStore, batches
 from ..settings import Recipe
 from .checkpoint import Position, read_position
 from .folder import check_identity, find_checkpoint, identity, publish, write_start
-from .keep import check_gates
 from .loop import Run, check_rows, run_stages
 from .losses import View
 from .parallel import World, check_shard, gather, joined
 from .preview import Preview, available_bytes, preview
-from .rows import check_weights, mixture
+from .rows import mixture
 from .sinks import check_sinks, open_sinks, read_metrics
-from .stages import active_stages, term_names
+from .stages import active_stages, check_recipe, term_names
 from .step import make_view
 
 PLAIN: dict[str, Any] = {"highlight": False, "markup": False, "soft_wrap": True}
@@ -60,10 +59,8 @@ def train(
         console, out = _voice(console, world), Path(out)
         check_sinks(recipe.log)
         plan = preview(model, recipe)
-        check_weights(active_stages(recipe), model.plan)
-        losses = term_names(model, recipe)
-        check_gates(model, recipe, losses)
-        check_shard(recipe, losses, world)
+        check_recipe(recipe, model.plan)
+        check_shard(recipe, term_names(model, recipe), world)
         if dry_run:
             _print_start(console, recipe, plan)
             return plan

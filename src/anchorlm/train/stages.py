@@ -14,9 +14,10 @@ from ..core import UserError
 from ..plan import Plan, Reach
 from ..settings import Recipe, Stage1Settings, StageSettings
 from .distill import Distillation
-from .groups import Group, freeze_all_but, make_groups
-from .keep import Keep, gated_slots
+from .groups import Group, freeze_all_but, make_groups, nothing_to_train
+from .keep import Keep, check_gates, gated_slots
 from .losses import CrossEntropy, Needs, Term, Transfer
+from .rows import check_weights
 
 
 @dataclass(frozen=True)
@@ -54,10 +55,25 @@ def active_stages(recipe: Recipe) -> dict[str, StageSettings]:
     if not active:
         raise UserError("recipe has no step to train: stage1.steps and stage2.steps are both 0")
     for name, stage in active.items():
-        weights = [key for key in type(stage).model_fields if key.startswith("w_")]
+        weights = _weights(stage)
         if not any(getattr(stage, key) for key in weights):
             raise UserError(f"recipe {', '.join(f'{name}.{key}' for key in weights)} are all 0: nothing to minimise")
     return active
+
+
+def _weights(stage: StageSettings) -> list[str]:
+    return [key for key in type(stage).model_fields if key.startswith("w_")]
+
+
+def check_recipe(recipe: Recipe, plan: Plan) -> None:
+    """Raise UserError for what no training under this plan could do; no model is needed to tell."""
+    stages = active_stages(recipe)
+    check_weights(stages, plan)
+    check_gates(plan, recipe.data.length, stages)
+    for name, stage in stages.items():
+        _check_aim(stage, plan, name)
+    if "stage1" in stages and not plan.slots:
+        raise nothing_to_train("stage1")
 
 
 def changed_layers(plan: Plan) -> tuple[int, ...]:
@@ -97,7 +113,7 @@ def trained_memory(model: Any, settings: StageSettings) -> dict[str, Any]:
 
 
 def _keep(settings: StageSettings, model: Any) -> Term | None:
-    gates = gated_slots(model)
+    gates = gated_slots(model.plan)
     return Keep(model, gates, settings.w_keep) if gates else None
 
 
@@ -122,14 +138,19 @@ BUILDERS: tuple[Callable[[Any, Any], Term | None], ...] = (_keep, _transfer, _cr
 
 
 def _terms(settings: StageSettings, model: Any, name: str) -> tuple[Term, ...]:
+    _check_aim(settings, model.plan, name)
     terms = [build(settings, model) for build in BUILDERS]
-    chosen = tuple(term for term in terms if term is not None and term.weight)
-    if not chosen:
+    return tuple(term for term in terms if term is not None and term.weight)
+
+
+def _check_aim(settings: StageSettings, plan: Plan, name: str) -> None:
+    """Of a stage with some weight above 0: one that this plan has a use for."""
+    gates = gated_slots(plan)
+    if not any(getattr(settings, key) for key in _weights(settings) if gates or key != "w_keep"):
         raise UserError(
             f"recipe {name} has w_keep alone, which trains slots of rule 'kept' with choose 'gate', and the plan has "
             f"none: nothing to minimise; set {name}.w_ce above 0"
         )
-    return chosen
 
 
 def _watched(settings: StageSettings, model: Any, terms: tuple[Term, ...]) -> tuple[Term, ...]:
