@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 import torch
 
+from anchorlm.convert.attach import convert
 from anchorlm.core import UserError
 from anchorlm.data import Document, TokenStore, batches
 from anchorlm.data.needles import HELD_OUT_TEMPLATES, KINDS, TRAIN_TEMPLATES, Needles, NeedleSource
-from anchorlm.eval.niah import matches, niah, niah_cell, prompts
+from anchorlm.eval import niah as module
+from anchorlm.eval.niah import DEPTHS, TEXTS, ask, ask_in_turn, matches, niah, niah_cells, prompts, text_of, texts_of
 from small import char_tokenizer, tiny_llama
 
 TEXT = "A quiet morning. The boats went out. Nobody spoke of the storm. " * 40
@@ -86,8 +88,64 @@ def test_a_perfect_reader_gets_all_and_a_random_one_gets_none():
 def test_any_batch_and_block_give_one_answer():
     needles = Needles(STORE, TOKENIZER)
     model = tiny_llama()
-    cells = [niah_cell(model, needles, 300, 0.5, 4, batch=b, block=k) for b, k in ((1, 512), (4, 64), (3, 7))]
-    assert cells[0] == cells[1] == cells[2]
+    sizes = ((1, 512), (4, 64), (3, 7), (1, 7))
+    cells = [niah_cells(model, needles, 300, (0.2, 0.5, 0.9), 4, batch=b, block=k) for b, k in sizes]
+    assert all(other == cells[0] for other in cells)
+
+
+def in_one_text(needles, length, n=4, text=0):
+    places = [(d, s) for d in DEPTHS for s in range(n) if text_of(d, s) == text]
+    return [prompts(needles, length, d, n, 0)[s] for d, s in places]
+
+
+def test_needles_of_one_text_begin_alike_and_have_facts_of_their_own():
+    needles = Needles(STORE, TOKENIZER)
+    group = in_one_text(needles, 600)
+    assert len(group) == len(DEPTHS) and len({prompt.answer for prompt in group}) == len(DEPTHS)
+    for a in group:
+        for b in group:
+            common = min(a.shared, b.shared)
+            assert np.array_equal(a.ids[:common], b.ids[:common])
+        assert TOKENIZER.decode(a.ids[a.shared :].tolist()).startswith(" ")
+    other = in_one_text(needles, 600, text=1)
+    assert not np.array_equal(group[-1].ids[:100], other[-1].ids[:100])
+
+
+@pytest.mark.parametrize(("n", "count"), [(1, 4), (2, 4), (4, 4), (7, 7)])
+def test_few_needles_lie_in_several_texts(n, count):
+    assert texts_of(DEPTHS, n) == list(range(count)) and count >= TEXTS
+    assert all(len({text_of(depth, sample) for sample in range(n)}) == n for depth in DEPTHS)
+
+
+SLOTS = {
+    "fast": {"write": 0, "read": [0, 1], "chunk": 16},
+    "k1": {"rule": "kept", "write": 1, "chunk": 8, "options": {"tokens": 24, "width": 4}},
+}
+HYBRID = {"attention": {"kind": "window", "window": 16, "sinks": 2}, "slots": SLOTS}
+
+
+@pytest.mark.parametrize("plan", [None, HYBRID, {"attention": {"kind": "full"}}], ids=["plain", "memory", "full"])
+def test_a_shared_beginning_is_read_once_and_changes_nothing(plan, monkeypatch):
+    model = tiny_llama(layers=2) if plan is None else awake(convert(tiny_llama(layers=2), plan).eval())
+    group, read, seen = in_one_text(Needles(STORE, TOKENIZER), 400)[::-1], [], []
+    real, write = module.prefill, module.greedy
+    monkeypatch.setattr(module, "prefill", lambda m, ids, *rest: (read.append(ids.shape[1]), real(m, ids, *rest))[1])
+    monkeypatch.setattr(module, "greedy", lambda m, logits, *rest: (seen.append(logits), write(m, logits, *rest))[1])
+    alone = [ask(model, [prompt], TOKENIZER)[0] for prompt in group]
+    whole, kept = sum(read), list(seen)
+    read.clear(), seen.clear()
+    assert ask_in_turn(model, group, TOKENIZER, block=64) == alone
+    torch.testing.assert_close(torch.cat(seen[::-1]), torch.cat(kept), rtol=1e-4, atol=1e-4)
+    after = sum(400 - prompt.shared for prompt in group)  # what follows a fact is read for each needle
+    assert whole == 5 * 400 and sum(read) == max(prompt.shared for prompt in group) + after < 0.8 * whole
+
+
+def awake(model):
+    """Gates that start at zero would hide a memory that was not carried over."""
+    torch.manual_seed(0)
+    for parameter in model.memory_parameters().values():
+        parameter.data += 0.1 * torch.randn_like(parameter)
+    return model
 
 
 def test_beyond_the_positions_is_said_not_run():

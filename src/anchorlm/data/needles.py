@@ -14,6 +14,7 @@ from anchorlm.data.filler import running_text, sentence_end
 from anchorlm.data.tokens import TokenStore
 
 KINDS = ("number", "word", "uuid")
+WHAT = "a needle prompt"
 
 
 @dataclass(frozen=True)
@@ -60,10 +61,23 @@ WORDS = _list(
 
 
 @dataclass(frozen=True)
+class Needle:
+    """A fact and the cue that asks for its value, as text and as ids."""
+
+    template: str
+    value: str
+    fact: str
+    cue: str
+    fact_ids: list[int]
+    cue_ids: list[int]
+
+
+@dataclass(frozen=True)
 class Prompt:
     """ids [T] of the whole prompt, cue included; answer: the text that must follow and its ids.
 
     `counted` marks the answer's ids that carry content: a leading bare space is not a digit to be guessed.
+    shared: tokens before the fact, which are the text's own.
     """
 
     ids: np.ndarray
@@ -72,6 +86,7 @@ class Prompt:
     counted: np.ndarray
     template: str
     depth: float
+    shared: int
 
 
 def choose_templates(names: str | list[str]) -> list[Template]:
@@ -104,25 +119,43 @@ class Needles:
         self.store = store
 
     def make(self, length: int, depth: float, rng: np.random.Generator) -> Prompt:
-        """A prompt of exactly `length` tokens with the fact at `depth` (0 first, 1 last) of the text.
+        """A prompt of exactly `length` tokens with the fact at `depth` (0 first, 1 last) of a text of its own.
 
         Raises UserError when the length cannot hold fact and cue, or the text is too short to fill it.
         """
+        needle = self._draw(rng)
+        return self._prompt(needle, running_text(self.store, self._room(needle, length), rng, WHAT), depth)
+
+    def text(self, length: int, rng: np.random.Generator) -> np.ndarray:
+        """Text in which any number of needles can be hidden, one at a time, for prompts of `length` tokens."""
+        return running_text(self.store, max(1, length - len(self.head)), rng, WHAT)
+
+    def hide(self, text: np.ndarray, length: int, depth: float, rng: np.random.Generator) -> Prompt:
+        """As `make`, in a text from `text`. Up to the fact, all prompts of one text have the same tokens."""
+        needle = self._draw(rng)
+        return self._prompt(needle, text[: self._room(needle, length)], depth)
+
+    def _draw(self, rng: np.random.Generator) -> Needle:
         template = self.templates[int(rng.integers(len(self.templates)))]
         key, value = KEYS[int(rng.integers(len(KEYS)))], self._value(rng)
-        fact = self._encode(" " + template.fact.format(key=key, value=value))
-        cue_text = "\n\n" + template.cue.format(key=key)
-        cue = self._encode(cue_text)
-        room = length - len(self.head) - len(fact) - len(cue)
+        fact, cue = template.fact.format(key=key, value=value), "\n\n" + template.cue.format(key=key)
+        return Needle(template.name, value, fact, cue, self._encode(" " + fact), self._encode(cue))
+
+    def _room(self, needle: Needle, length: int) -> int:
+        """Tokens of text in a prompt of `length` tokens."""
+        room = length - len(self.head) - len(needle.fact_ids) - len(needle.cue_ids)
         if room < 1:
             raise UserError(f"needle length {length} is too short; fact and cue take {length - room} tokens")
-        text = running_text(self.store, room, rng, "a needle prompt")
-        at = sentence_end(text, round(depth * room), self.tokenizer)
-        ids = np.concatenate([self.head, text[:at], fact, text[at:], cue]).astype(np.int64)
-        answer_ids = np.asarray(self._encode(cue_text + " " + value)[len(cue) :], np.int64)
-        self._check(ids, template.fact.format(key=key, value=value), cue_text, answer_ids, value)
+        return room
+
+    def _prompt(self, needle: Needle, text: np.ndarray, depth: float) -> Prompt:
+        at = sentence_end(text, round(depth * len(text)), self.tokenizer)
+        ids = np.concatenate([self.head, text[:at], needle.fact_ids, text[at:], needle.cue_ids]).astype(np.int64)
+        answer = self._encode(f"{needle.cue} {needle.value}")[len(needle.cue_ids) :]
+        answer_ids = np.asarray(answer, np.int64)
+        self._check(ids, needle.fact, needle.cue, answer_ids, needle.value)
         counted = np.asarray([bool(self.tokenizer.decode([int(i)]).strip()) for i in answer_ids])
-        return Prompt(ids, value, answer_ids, counted, template.name, at / room)
+        return Prompt(ids, needle.value, answer_ids, counted, needle.template, at / len(text), len(self.head) + at)
 
     def _value(self, rng: np.random.Generator) -> str:
         if self.kind == "number":

@@ -16,17 +16,59 @@ from anchorlm.reading import beyond, prefill, rewind
 
 SLACK = 4  # tokens written beyond the answer's own length, for an opening quote or "the number"
 DEPTHS = (0.1, 0.3, 0.5, 0.7, 0.9)
+TEXTS = 4  # in which the needles of one length are hidden at least, where there are as many needles
 
 
 def prompts(needles: Needles, length: int, depth: float, n: int, seed: int) -> list[Prompt]:
-    """The n prompts of one cell: the same for every model, and for every n the first ones are the same."""
+    """The n prompts of one cell: the same for every model, and for every n the first ones are the same.
+
+    Every needle has its own fact; its text is that of all needles with its `text_of`.
+    """
+    texts = [needles.text(length, np.random.default_rng([seed, length, text_of(depth, s)])) for s in range(n)]
     key = [seed, length, round(1000 * depth)]
-    return [needles.make(length, depth, np.random.default_rng([*key, sample])) for sample in range(n)]
+    return [needles.hide(texts[s], length, depth, np.random.default_rng([*key, s])) for s in range(n)]
 
 
-def ask(model: Any, group: list[Prompt], tokenizer: Any, block: int = 512) -> list[dict[str, Any]]:
-    """Answers to prompts of one length: found in the greedy text; tokens right when the earlier are given."""
-    logits, cache = prefill(model, torch.from_numpy(np.stack([prompt.ids for prompt in group])), block)
+def text_of(depth: float, sample: int) -> int:
+    """The number of the text in which a needle is hidden.
+
+    The first `TEXTS` needles of a depth take that many texts in turn, so that few needles are not all in one text; each
+    further needle of a depth has a text of its own, which it shares with those of the other depths.
+    """
+    return sample if sample >= TEXTS else (int(5 * depth) + sample) % TEXTS
+
+
+def texts_of(depths: tuple[float, ...], n: int) -> list[int]:
+    """The numbers of all texts that `n` needles at each depth are hidden in."""
+    return sorted({text_of(depth, sample) for depth in depths for sample in range(n)})
+
+
+def ask_in_turn(model: Any, group: list[Prompt], tokenizer: Any, block: int = 512) -> list[dict[str, Any]]:
+    """The answers that `ask` gives to each prompt alone, for prompts in one text; what they begin with is read once.
+
+    The state before a fact is kept, and each deeper needle goes on from the one before.
+    """
+    answers: dict[int, dict[str, Any]] = {}
+    cache, read, back = None, 0, None
+    for number in sorted(range(len(group)), key=lambda number: group[number].shared):
+        prompt = group[number]
+        cache = back() if back else None
+        if prompt.shared > read:
+            cache = prefill(model, torch.from_numpy(prompt.ids[None, read : prompt.shared]), block, cache)[1]
+            read = prompt.shared
+        back = rewind(cache) if read and len(answers) + 1 < len(group) else None
+        answers[number] = ask(model, [prompt], tokenizer, block, cache, read)[0]
+    return [answers[number] for number in range(len(group))]
+
+
+def ask(
+    model: Any, group: list[Prompt], tokenizer: Any, block: int = 512, cache: Any = None, read: int = 0
+) -> list[dict[str, Any]]:
+    """Answers to prompts of one length: found in the greedy text; tokens right when the earlier are given.
+
+    cache: the state after the first `read` tokens, if those are read already.
+    """
+    logits, cache = prefill(model, torch.from_numpy(np.stack([prompt.ids[read:] for prompt in group])), block, cache)
     again = rewind(cache)
     longest = max(len(prompt.answer_ids) for prompt in group)
     written = greedy(model, logits, cache, longest + SLACK)
@@ -61,17 +103,43 @@ def matches(written: str, answer: str) -> bool:
     return re.search(rf"(?<![^\W_]){re.escape(answer)}(?![^\W_])", written) is not None
 
 
-def niah_cell(model: Any, needles: Needles, length: int, depth: float, n: int, seed: int = 0, **options: Any) -> dict:
-    """One cell of the map, `n` needles. options: batch (1), block (512)."""
+def niah_cells(
+    model: Any,
+    needles: Needles,
+    length: int,
+    depths: tuple[float, ...] = DEPTHS,
+    n: int = 4,
+    seed: int = 0,
+    keep: Callable[[int, Callable[[], Any]], Any] = lambda text, compute: compute(),
+    **options: Any,
+) -> list[dict]:
+    """The map at one length, `n` needles at each depth.
+
+    keep(text, compute): the answers to the needles of one text, computed or from an earlier run. options: batch (1),
+    block (512); with a batch above 1, prompts are read side by side, each from its beginning.
+    """
     note = beyond(model, length)
     if note:
-        return {"length": length, "depth": depth, "n": 0, "note": note}
-    made = prompts(needles, length, depth, n, seed)
-    batch, block = options.get("batch", 1), options.get("block", 512)
-    answers = [
-        answer for at in range(0, n, batch) for answer in ask(model, made[at : at + batch], needles.tokenizer, block)
-    ]
-    return {"length": length, "depth": depth, "n": n, "answers": answers, **_share(answers)}
+        return [{"length": length, "depth": depth, "n": 0, "note": note} for depth in depths]
+    made = {(d, s): p for d in depths for s, p in enumerate(prompts(needles, length, d, n, seed))}
+    answers: dict[tuple[float, int], dict[str, Any]] = {}
+    for text in texts_of(depths, n):
+        places = [place for place in made if text_of(*place) == text]
+        group = [made[place] for place in places]
+        found = keep(text, lambda group=group: _answers(model, group, needles.tokenizer, **options))
+        answers |= dict(zip(places, found, strict=True))
+    return [_cell(length, depth, [answers[depth, s] for s in range(n)]) for depth in depths]
+
+
+def _answers(model: Any, group: list[Prompt], tokenizer: Any, batch: int = 1, block: int = 512) -> list[dict]:
+    if batch == 1:
+        return ask_in_turn(model, group, tokenizer, block)
+    parts = [group[at : at + batch] for at in range(0, len(group), batch)]
+    return [answer for part in parts for answer in ask(model, part, tokenizer, block)]
+
+
+def _cell(length: int, depth: float, answers: list[dict]) -> dict:
+    return {"length": length, "depth": depth, "n": len(answers), "answers": answers, **_share(answers)}
 
 
 def _share(answers: list[dict]) -> dict[str, float]:
@@ -113,11 +181,10 @@ def niah(
     progress: Callable[[int, int], None] | None = None,
     **options: Any,
 ) -> dict[str, Any]:
-    """The whole map, `n` needles in each cell of lengths x depths; `progress(done, total)` counts cells."""
+    """The whole map, `n` needles in each cell of lengths x depths; `progress(done, total)` counts lengths."""
     cells: list[dict] = []
-    for length in lengths:
-        for depth in depths:
-            cells.append(niah_cell(model, needles, length, depth, n, seed, **options))
-            if progress:
-                progress(len(cells), len(lengths) * len(depths))
+    for done, length in enumerate(lengths, 1):
+        cells += niah_cells(model, needles, length, depths, n, seed, **options)
+        if progress:
+            progress(done, len(lengths))
     return niah_summary(cells, seed)

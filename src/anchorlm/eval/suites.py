@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -61,7 +61,7 @@ def prepare_niah(options: EvalOptions, tokenizer: Any, store: TokenStore | None)
     store = needed(store, "niah")
     needles = Needles(store, tokenizer, options.kind, options.wordings)
     for length in options.prompt_lengths:
-        needles.make(length, 0.5, np.random.default_rng(options.seed))
+        niah.prompts(needles, length, 0.5, 1, options.seed)
     return Material(needles, store_facts(store))
 
 
@@ -69,19 +69,20 @@ def run_niah(name: str, model: Any, job: Job) -> dict[str, Any]:
     options = job.options
     needles = Needles(job.text(), job.tokenizer, options.kind, options.wordings)
     lengths = options.prompt_lengths
-    depths, count = _within_limit(options)
+    depths, count = within_limit(options)
     key = part_key("niah", model, job) | {"kind": options.kind, "templates": [t.name for t in needles.templates]}
+    key |= {"depths": depths, "n": count, "seed": options.seed, "texts": niah.TEXTS}
+    places = [(length, text) for length in lengths for text in niah.texts_of(depths, count)]
     cells: list[dict] = []
     for length in lengths:
-        for depth in depths:
-            cell = key | {"length": length, "depth": depth, "n": count, "seed": options.seed}
 
-            def compute(length: int = length, depth: float = depth) -> dict:
-                settings = {"batch": options.batch, "block": options.block}
-                return niah.niah_cell(model, needles, length, depth, count, options.seed, **settings)
+        def keep(text: int, compute: Callable[[], Any], length: int = length) -> Any:
+            found = job.parts.run(key | {"length": length, "text": text}, compute)
+            job.tell(f"niah {name}", places.index((length, text)) + 1, len(places))
+            return found
 
-            cells.append(job.parts.run(cell, compute))
-            job.tell(f"niah {name}", len(cells), len(lengths) * len(depths))
+        settings = {"batch": options.batch, "block": options.block}
+        cells += niah.niah_cells(model, needles, length, depths, count, options.seed, keep, **settings)
     return niah.niah_summary(cells, options.seed)
 
 
@@ -111,7 +112,7 @@ def _by_length(row: dict[str, Any]) -> str:
     return "; ".join(f"{length:,}: {hit}/{n}" if n else f"{length:,}: -" for length, (hit, n) in shares.items())
 
 
-def _within_limit(options: EvalOptions) -> tuple[tuple[float, ...], int]:
+def within_limit(options: EvalOptions) -> tuple[tuple[float, ...], int]:
     """Depths and needles for each so that one length has at most `limit` needles, spread over the depths."""
     depths, limit = options.depths, options.limit
     if limit is None:

@@ -6,15 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from ..data import TokenStore
 from ..data.needles import Needles, choose_templates
 from ..eval import EvalOptions, ppl
-from ..eval.niah import DEPTHS
+from ..eval.niah import DEPTHS, TEXTS, prompts, texts_of
 from ..eval.parts import Parts
 from ..eval.suite import Job, Progress
-from ..eval.suites import run_niah, run_ppl
+from ..eval.suites import run_niah, run_ppl, within_limit
 from .table import Table
 
 TEST = "test"
@@ -47,7 +45,7 @@ class Cell:
             ppl.cut(self.store, self.options.context, self.options.limit)
         else:
             needles = Needles(self.store, tokenizer, templates=str(self.options.templates))
-            needles.make(max(self.options.lengths or ()), 0.5, np.random.default_rng(0))
+            prompts(needles, max(self.options.lengths or ()), 0.5, 1, self.options.seed)
 
     def measure(self, name: str, model: Any, tokenizer: Any, parts: Parts, progress: Progress | None) -> dict[str, Any]:
         return self.suite(name, model, Job(self.store, tokenizer, self.options, parts, progress))
@@ -66,11 +64,21 @@ def _perplexity(table: Table, text: str, store: TokenStore) -> Cell:
 
 def _needles(table: Table, wording: str, length: int, store: TokenStore) -> Cell:
     """At least `table.needles`, as many at each depth; fewer than there are depths stand at depths spread evenly."""
-    count = table.needles
-    spread = {"limit": count} if count < len(DEPTHS) else {"needles": -(-count // len(DEPTHS))}
+    spread = _spread(table)
     options = EvalOptions.of(lengths=[length], templates=wording, seed=table.seed, **spread)
-    key = {"length": length, "templates": [t.name for t in choose_templates(wording)], **spread}
+    names = [t.name for t in choose_templates(wording)]
+    key = {"length": length, "templates": names, "texts": TEXTS, **spread}
     return Cell(needle_name(wording, length), run_niah, store, options, key)
+
+
+def _spread(table: Table) -> dict[str, int]:
+    count = table.needles
+    return {"limit": count} if count < len(DEPTHS) else {"needles": -(-count // len(DEPTHS))}
+
+
+def needle_texts(table: Table) -> int:
+    """How many texts hold the needles of one length."""
+    return len(texts_of(*within_limit(EvalOptions.of(**_spread(table)))))
 
 
 def needle_name(wording: str, length: int) -> str:

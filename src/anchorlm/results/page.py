@@ -13,7 +13,7 @@ from ..eval.stats import bootstrap_share
 from ..plan import ModelShape, Plan
 from .archive import Known
 from .core_table import markdown_table, short
-from .measure import needle_name
+from .measure import needle_name, needle_texts
 from .rows import Built
 from .table import BASE, Row, Table
 
@@ -36,6 +36,7 @@ def result(
         "kind": "results",
         "table": table.model_dump(mode="json", exclude={"rows"}),
         "texts": dict(texts),
+        "needle_texts": needle_texts(table),
         "gap": {text: _whole(table, rows) for text, rows in gaps.items()},
         "rows": [_row(table, row, built.get(row.name), shape, known.get(row.name), gaps) for row in table.rows],
         "environments": _environments(known) or [{**now, "rows": []}],
@@ -151,7 +152,7 @@ def markdown(result: dict[str, Any]) -> str:
     for text in result["texts"]:
         parts += _quality(result, text)
     for wording in table["wordings"]:
-        parts += _needle_lines(table, rows, wording)
+        parts += _needle_lines(result, wording)
     parts += _missing(rows)
     parts += _measured_with(table, result["environments"])
     return "\n".join(parts)
@@ -231,7 +232,8 @@ def _quality_cells(row: dict[str, Any], text: str) -> list[str]:
     return cells + ([f"{gap['value']:.0%}", _span(gap["interval"], "{:.0%}")] if gap else ["-", "-"])
 
 
-def _needle_lines(table: dict[str, Any], rows: list[dict[str, Any]], wording: str) -> list[str]:
+def _needle_lines(result: dict[str, Any], wording: str) -> list[str]:
+    table, rows, count = result["table"], result["rows"], result["needle_texts"]
     lengths = [str(n) for n in table["lengths"]]
     if not lengths:
         return []
@@ -241,8 +243,9 @@ def _needle_lines(table: dict[str, Any], rows: list[dict[str, Any]], wording: st
     return [
         f"## Needles, {kind}",
         "",
-        f"{WORDINGS[wording]} A seven-digit number, spread over the depth of the test text; right answers of all, and "
-        "the 95 % interval of their share (Wilson). -: beyond the positions of the base, where some layer sees all.",
+        f"{WORDINGS[wording]} A seven-digit number, one a prompt, spread over the depth of {count} pieces of the test "
+        "text for each length; right answers of all, and the 95 % interval of their share (Wilson), as if needles in "
+        "one piece were independent. -: beyond the positions of the base, where some layer sees all.",
         "",
         *markdown_table(lines),
         "",
