@@ -53,6 +53,11 @@ def test_state_bytes_are_those_of_bf16_and_the_control_has_as_many(home, done):
     assert found["swa"]["state_bytes"]["64"] == sum(state_bytes(build("swa", shape, window=8, sinks=2), shape).values())
     assert found["swa"]["state_bytes"]["64"] == found["swa"]["state_bytes"]["32768"]
     assert found["teacher"]["state_bytes"]["32768"] > 500 * found["teacher"]["state_bytes"]["64"] - 8 * 500
+    beyond = {name: row.get("beyond_window") for name, row in found.items()}
+    assert (
+        beyond["swa"] == 0
+        and beyond["gates"] == found["gates"]["state_bytes"]["64"] - found["swa"]["state_bytes"]["64"]
+    )
     window = found["wide"]["control"]["window"]
     fewer, same = (fixed_bytes(build("swa", shape, window=w, sinks=2), shape) for w in (window - 1, window))
     assert fewer < found["mixed"]["state_bytes"]["64"] <= same

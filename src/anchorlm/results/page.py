@@ -14,6 +14,7 @@ from ..plan import ModelShape, Plan
 from .archive import Known
 from .core_table import markdown_table, short
 from .measure import needle_name, needle_texts
+from .plans import beyond_window
 from .rows import Built
 from .table import BASE, Row, Table
 
@@ -65,6 +66,7 @@ def _row(
         "plan": built.plan.to_dict(),
         "control": _control(built.plan, row),
         "state_bytes": {str(n): bytes_at(built.plan, shape, n) for n in (table.context, FAR)},
+        "beyond_window": beyond_window(built.plan, table, shape),
         "trained_parameters": record.trained_parameters if record else None,
         "tokens": record.tokens if record else None,
         "missing": known.missing,
@@ -160,16 +162,18 @@ def markdown(result: dict[str, Any]) -> str:
 
 def _what(table: dict[str, Any], rows: list[dict[str, Any]]) -> list[str]:
     context = table["context"]
-    heads = ["row", "what it is", f"state {short(context)}", f"state {short(FAR)}", "trained", "tokens seen"]
-    lines = [heads]
+    heads = [f"state {short(n)}" for n in (context, FAR)]
+    lines = [["row", "what it is", *heads, "beyond window", "trained", "tokens seen"]]
     for row in rows:
         states = [_bytes(row.get("state_bytes", {}).get(str(n))) for n in (context, FAR)]
+        states.append(_bytes(row.get("beyond_window")))
         figures = [_count(row.get(name)) for name in ("trained_parameters", "tokens")]
         lines.append([row["name"], _note(row), *states, *figures])
     return [
         "State: bytes of one sequence at its fullest, keys and values in bfloat16, fast weights in float32; momentum, "
-        "buffers and sinks included. Trained: parameters of memory and LoRA. Tokens seen: in training, generated rows "
-        "and the training of the row it starts from included.",
+        f"buffers and sinks included. Beyond window: what of it, at {short(context)}, window and sinks alone lack. "
+        "Trained: parameters of memory and LoRA. Tokens seen: in training, generated rows and the training of the row "
+        "it starts from included.",
         "",
         *markdown_table(lines, texts=2),
         "",

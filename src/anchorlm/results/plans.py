@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..core import UserError, suggest
-from ..describe import PER_TOKEN, fixed_bytes, state_bytes
+from ..describe import PER_TOKEN, bytes_at, fixed_bytes, state_bytes
 from ..plan import ModelShape, Plan
 from ..presets import PRESETS, build
 from .table import Row, Table
@@ -22,6 +22,12 @@ def row_plans(table: Table, shape: ModelShape) -> dict[str, Plan]:
             except UserError as error:
                 raise UserError(f"row {row.name!r}: {error}") from error
     return plans
+
+
+def beyond_window(plan: Plan, table: Table, shape: ModelShape) -> int:
+    """Bytes after `table.context` tokens that the table's window and sinks alone do not have."""
+    alone = build("swa", shape, window=table.window, sinks=table.sinks)
+    return bytes_at(plan, shape, table.context) - bytes_at(alone, shape, table.context)
 
 
 def same_bytes_window(plan: Plan, shape: ModelShape, sinks: int) -> int:
