@@ -280,7 +280,8 @@ def test_shape_reads_configs_with_and_without_a_head_width():
 
 
 def test_the_bare_word_true_is_a_place():
-    written = "{slots: {a: {rule: kept, write: 1, options: {positions: %s}}}, attention: {kind: window, window: 16}}"
+    slot = "{rule: kept, write: 1, chunk: 16, options: {positions: %s}}"
+    written = f"{{slots: {{a: {slot}}}, attention: {{kind: window, window: 16}}}}"
     plans = [small(yaml.safe_load(written % word)) for word in ("true", "'true'")]
     assert plans[0] == plans[1] and plans[0].slots["a"].rule_options.positions == "true"
     with pytest.raises(UserError, match="slots.a.options.positions is False; allowed: compact, true"):
