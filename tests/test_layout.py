@@ -11,6 +11,7 @@ ROOT = Path(__file__).resolve().parent.parent / "src" / "anchorlm"
 ORDER = [
     ["cli"],
     ["reproduce"],
+    ["mad"],
     ["quickstart", "results"],
     ["analyze"],
     ["report", "bench", "eval", "train", "generate"],

@@ -1,7 +1,7 @@
 """Put the page of `anchorlm results ... -o DIR` into the documentation: tools/figures.py DIR
 
-core.md goes into README.md and docs/core.md, results.md and reproduce.md into the pages of their names in docs/, and
-the records of the rows of results.md into docs/results, one file each.
+core.md goes into README.md and docs/core.md, any other page into that of its name in docs/, and the records of the
+rows of results.md into docs/results, one file each.
 """
 
 import re
@@ -12,15 +12,16 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 START = "<!-- results:begin (written by tools/figures.py; no figure here is typed by hand) -->"
 END = "<!-- results:end -->"
+PAGES = ("core", "results", "reproduce", "mad")
 MARKED = re.compile(r"<!-- results:begin.*?results:end -->", re.DOTALL)
 
 
 def main(folder: str) -> None:
     """Raises FileNotFoundError when the folder holds no page, ValueError when a target has lost its marks."""
-    pages = {name: Path(folder) / f"{name}.md" for name in ("core", "results", "reproduce")}
+    pages = {name: Path(folder) / f"{name}.md" for name in PAGES}
     found = {name: path.read_text(encoding="utf-8") for name, path in pages.items() if path.is_file()}
     if not found:
-        raise FileNotFoundError(f"{folder} holds none of core.md, results.md and reproduce.md")
+        raise FileNotFoundError(f"{folder} holds none of {', '.join(f'{name}.md' for name in PAGES)}")
     if "core" in found:
         (ROOT / "docs" / "core.md").write_text(found["core"], encoding="utf-8")
         put(ROOT / "README.md", found["core"])

@@ -14,6 +14,7 @@ from .rules import RULES
 
 WINDOW = 512
 SINKS = 4
+Groups = list[list[int]]
 
 
 def boundary_groups(layers: int) -> list[list[int]]:
@@ -38,18 +39,25 @@ def anchor_f(shape: ModelShape, window: int = WINDOW, sinks: int = SINKS, **slot
     return Plan(_window(shape, window, sinks), slots)
 
 
-def anchor_i(shape: ModelShape, window: int = WINDOW, sinks: int = SINKS, **slot: Any) -> Plan:
+def anchor_i(
+    shape: ModelShape, window: int = WINDOW, sinks: int = SINKS, groups: Groups | None = None, **slot: Any
+) -> Plan:
     """Anchor-I: one shared state for each boundary group, a private state in each interior layer."""
-    plan = anchor(shape, window, sinks, **slot)
+    plan = anchor(shape, window, sinks, groups, **slot)
     anchored = {layer for group in plan.slots.values() for layer in group.read}
     inner = {f"l{i}": _slot([i], window, slot) for i in range(shape.layers) if i not in anchored}
     return Plan(plan.layers, {**plan.slots, **inner})
 
 
-def anchor(shape: ModelShape, window: int = WINDOW, sinks: int = SINKS, **slot: Any) -> Plan:
-    """Anchor: one shared state for each boundary group, a window alone in every other layer."""
-    groups = boundary_groups(shape.layers)
-    slots = {name: _slot(group, window, slot) for name, group in zip(("head", "tail"), groups, strict=False)}
+def anchor(
+    shape: ModelShape, window: int = WINDOW, sinks: int = SINKS, groups: Groups | None = None, **slot: Any
+) -> Plan:
+    """Anchor: one shared state for each boundary group, a window alone in every other layer.
+
+    groups: other layers than the paper's, head and tail, or one of them; the first of each writes.
+    """
+    chosen = boundary_groups(shape.layers) if groups is None else _checked_groups(groups)
+    slots = {name: _slot(group, window, slot) for name, group in zip(("head", "tail"), chosen, strict=False)}
     return Plan(_window(shape, window, sinks), slots)
 
 
@@ -71,6 +79,13 @@ def full(shape: ModelShape) -> Plan:
     return Plan((Reach(),) * shape.layers)
 
 
+def _checked_groups(groups: Any) -> Groups:
+    lists = isinstance(groups, list) and 1 <= len(groups) <= 2 and all(isinstance(g, list) and g for g in groups)
+    if not lists or not all(isinstance(layer, int) for group in groups for layer in group):
+        raise UserError(f"groups is {groups!r}; give one or two lists of layers, such as [[0, 1], [6, 7]]")
+    return groups
+
+
 def _slot(group: list[int], window: int, values: Mapping[str, Any]) -> Slot:
     return Slot(write=group[0], read=tuple(group), **({"chunk": window} | dict(values)))
 
@@ -84,10 +99,11 @@ PRESETS: dict[str, Callable[..., Plan]] = {
     "anchor-hybrid": anchor_hybrid,
     "anchor-private": anchor_private,
 }
+GROUPED = ("anchor", "anchor-i")
 
 
 def build(name: str, shape: ModelShape, **values: Any) -> Plan:
-    """The preset `name` for a shape, checked. Keyword values: window, sinks and any field of a slot."""
+    """The preset `name` for a shape, checked. Keyword values: window, sinks, groups and any field of a slot."""
     if name not in PRESETS:
         raise UserError(f"plan {name!r} is neither a file nor a preset; {suggest(name, PRESETS)}")
     base = PRESETS[name](shape, **{k: v for k, v in values.items() if k in _reach_keys(name)})
@@ -98,7 +114,10 @@ def build(name: str, shape: ModelShape, **values: Any) -> Plan:
 
 
 def _reach_keys(name: str) -> tuple[str, ...]:
-    return () if name == "full" else ("window", "sinks")
+    """Keyword arguments of a preset itself; all others are fields of its slots."""
+    if name == "full":
+        return ()
+    return ("window", "sinks", "groups") if name in GROUPED else ("window", "sinks")
 
 
 def _override_slots(plan: Plan, values: Mapping[str, Any], shape: ModelShape) -> Plan:

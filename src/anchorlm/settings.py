@@ -115,7 +115,7 @@ def load_recipe(name: str | Path = "anchor", overrides: Sequence[str] = ()) -> R
     """The recipe of a packaged name or a YAML file, with `group.key=value` overrides applied in order."""
     data = _read_recipe(name)
     for override in overrides:
-        _apply(data, override)
+        apply_override(data, override)
     return checked(Recipe, data, "recipe")
 
 
@@ -170,10 +170,11 @@ def parse_yaml(text: str, what: str) -> dict:
     return data
 
 
-def _apply(data: dict, override: str) -> None:
+def apply_override(data: dict, override: str, example: str = "stage1.steps=400") -> None:
+    """Set one value of nested plain data from `group.key=value`, the value read as YAML. UserError for all else."""
     key, equals, text = override.partition("=")
     if not equals or not key.strip():
-        raise UserError(f"override {override!r} must look like stage1.steps=400")
+        raise UserError(f"override {override!r} must look like {example}")
     try:
         value = yaml.safe_load(text)
     except yaml.YAMLError:

@@ -23,6 +23,7 @@ from . import (
     evaluate,
     generate,
     info,
+    mad,
     merge,
     place,
     quickstart,
@@ -72,6 +73,7 @@ app.command("generate", cls=SeveralValues)(generate.generate)
 app.command("merge")(merge.merge)
 app.command("results", cls=SeveralValues)(results.results)
 app.command("reproduce", cls=SeveralValues)(reproduce.reproduce)
+app.command("mad", cls=SeveralValues)(mad.mad)
 app.command("quickstart")(quickstart.quickstart)
 
 

@@ -11,11 +11,11 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from markupsafe import Markup
 
 from anchorlm.core import UserError, atomic_file
-from anchorlm.report import analysis, placing, plots, reproducing
+from anchorlm.report import analysis, mad, placing, plots, reproducing
 
 SECTIONS = (
     *("plan", "eval", "reading", "bench", "text", "questions", "place"),
-    *(*analysis.KINDS, "reproduction", "limits", "commands"),
+    *(*analysis.KINDS, "reproduction", "mad", "limits", "commands"),
 )
 
 
@@ -89,6 +89,7 @@ def render(found: dict[str, list[dict[str, Any]]], title: str) -> str:
         "figure": _figure,
         "span": _span,
         "share": _share,
+        "percent": mad.percent,
     }
     return environment.get_template("page.html").render(
         title=title,
@@ -103,6 +104,7 @@ def render(found: dict[str, list[dict[str, Any]]], title: str) -> str:
         placements=[(r, _placing_figures(r)) for r in found["place"]],
         **analysis.sections(found),
         items=[(item, _item_figures(item)) for r in found["reproduction"] for item in r["items"]],
+        mads=[(r, _draw(mad.accuracies, r)) for r in found["mad"]],
         limits=[line for r in found["limits"] for line in r["lines"]],
         commands=[line for r in found["commands"] for line in r["lines"]],
         environments=_environments(found),
@@ -149,7 +151,7 @@ def _item_figures(item: dict[str, Any]) -> list[tuple[str, Markup]]:
 def _environments(found: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
     """Each distinct environment once, its time left out; one that only says less than another is left out too."""
     seen: dict[str, dict[str, Any]] = {}
-    for kind in ("eval", "bench", "reading", "place", *analysis.KINDS):
+    for kind in ("eval", "bench", "reading", "place", "mad", *analysis.KINDS):
         for result in found[kind]:
             facts = {k: v for k, v in (result.get("environment") or {}).items() if k != "time" and v is not None}
             if facts:

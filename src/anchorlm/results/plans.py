@@ -46,23 +46,29 @@ def same_bytes_window(plan: Plan, shape: ModelShape, sinks: int) -> int:
 def _plan(table: Table, row: Row, plans: Mapping[str, Plan], shape: ModelShape) -> Plan:
     if row.plan is None:
         return plans[row.start]
-    if isinstance(row.plan, str):
-        return _preset(table, row.plan, {}, shape)
-    if not isinstance(row.plan, Mapping):
-        raise UserError(f"plan is {row.plan!r}; give a preset's name or a mapping")
-    values = dict(row.plan)
     if row.same_bytes is not None:
         return _same_bytes(table, row, plans, shape)
+    return plan_from(row.plan, shape, table.window, table.sinks)
+
+
+def plan_from(spec: Any, shape: ModelShape, window: int, sinks: int) -> Plan:
+    """The checked plan of a preset's name, of `{preset: NAME, field: value}`, or of an inline plan, whose attention is
+    this window unless it says otherwise. Raises UserError for anything else."""
+    if isinstance(spec, str):
+        spec = {"preset": spec}
+    if not isinstance(spec, Mapping):
+        raise UserError(f"plan is {spec!r}; give a preset's name or a mapping")
+    values = dict(spec)
     if "preset" in values:
-        return _preset(table, str(values.pop("preset")), values, shape)
-    attention = {"kind": "window", "window": table.window, "sinks": table.sinks}
+        return _preset(str(values.pop("preset")), values, shape, window, sinks)
+    attention = {"kind": "window", "window": window, "sinks": sinks}
     return Plan.from_dict({"attention": attention, **values}, shape.layers).check(shape)
 
 
-def _preset(table: Table, name: str, values: Mapping[str, Any], shape: ModelShape) -> Plan:
+def _preset(name: str, values: Mapping[str, Any], shape: ModelShape, window: int, sinks: int) -> Plan:
     if name not in PRESETS:
         raise UserError(f"preset {name!r} is unknown; {suggest(name, PRESETS)}")
-    reach = {} if name == "full" else {"window": table.window, "sinks": table.sinks}
+    reach = {} if name == "full" else {"window": window, "sinks": sinks}
     return build(name, shape, **(reach | dict(values)))
 
 

@@ -14,6 +14,7 @@ from ..core import UserError, suggest
 from ..settings import MixSettings, Recipe, Strict, checked, load_recipe, parse_yaml
 
 BASE = "base"
+OTHER_VERBS = {"mad": "anchorlm mad"}  # packaged tables of another kind
 NAME = re.compile(r"[a-z0-9][a-z0-9.-]*")
 
 
@@ -93,8 +94,8 @@ class Table(Strict):
 
 
 def table_names() -> list[str]:
-    """Names of the packaged tables."""
-    return sorted(item.name[:-5] for item in _packaged().iterdir() if item.name.endswith(".yaml"))
+    """Names of the packaged tables whose rows are models of one base."""
+    return sorted(set(_packaged_names()) - set(OTHER_VERBS))
 
 
 def load_table(name: str | Path, **changes: Any) -> Table:
@@ -102,7 +103,9 @@ def load_table(name: str | Path, **changes: Any) -> Table:
 
     Raises UserError for broken YAML, an unknown key, a name given twice and a row that refers to none before it.
     """
-    return read_table(parse_yaml(_read(name), f"table {name}"), str(name), **changes)
+    if str(name) in OTHER_VERBS:
+        raise UserError(f"table {name} has a verb of its own: {OTHER_VERBS[str(name)]}")
+    return read_table(parse_yaml(table_text(name), f"table {name}"), str(name), **changes)
 
 
 def read_table(data: dict[str, Any], name: str, **changes: Any) -> Table:
@@ -117,12 +120,13 @@ def read_table(data: dict[str, Any], name: str, **changes: Any) -> Table:
     return table
 
 
-def _read(name: str | Path) -> str:
+def table_text(name: str | Path) -> str:
+    """The text of a packaged table or of a YAML file; UserError when it is neither."""
     path = Path(name)
-    if str(name) in table_names():
+    if str(name) in _packaged_names():
         return (_packaged() / f"{name}.yaml").read_text(encoding="utf-8")
     if not path.is_file():
-        known = suggest(str(name), ["core", "retention", *table_names()])
+        known = suggest(str(name), ["core", "retention", *_packaged_names()])
         raise UserError(f"table {str(name)!r} is neither a file nor a packaged table; {known}")
     try:
         return path.read_text(encoding="utf-8")
@@ -132,6 +136,10 @@ def _read(name: str | Path) -> str:
 
 def _packaged() -> Any:
     return resources.files("anchorlm") / "tables"
+
+
+def _packaged_names() -> list[str]:
+    return [item.name[:-5] for item in _packaged().iterdir() if item.name.endswith(".yaml")]
 
 
 def _check(table: Table) -> None:

@@ -1,0 +1,112 @@
+"""Every task, model and seed, each kept once it is done, so that a stopped run goes on where it was."""
+
+from __future__ import annotations
+
+import gc
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..core import atomic_file
+from ..data.mad import TASKS
+from ..environment import environment
+from ..eval.parts import Parts
+from ..plan import Plan
+from ..report.html import write_page
+from . import page
+from .learner import build
+from .loop import learn, score
+from .table import Mad
+
+TRAIN, TEST = 0, 1  # which rows a generator draws
+Progress = Callable[[int, int], None]
+Cell = tuple[str, str, int]  # task, model, seed
+
+
+def run_mad(
+    mad: Mad,
+    out: str | Path,
+    progress: Progress | None = None,
+    say: Callable[[str], None] = print,
+    device: str = "cpu",
+) -> dict[str, Any]:
+    """Train and test what is missing; returns what out/mad.json holds, beside which mad.md and mad.html are written.
+
+    Every model of a task and seed sees the same rows. progress is called with the cells done and all of them.
+    """
+    out, plans = Path(out), mad.plans()
+    parts = Parts(out / "parts")
+    keys = {cell: _key(mad, plans, cell, device) for cell in cells(mad)}
+    found = {cell: value for cell, key in keys.items() if (value := parts.find(key)) is not None}
+    result = _write(mad, plans, found, out)
+    for cell, key in keys.items():
+        if cell in found:
+            continue
+        if progress:
+            progress(len(found), len(keys))
+        found[cell] = parts.run(key, lambda cell=cell: measure(mad, plans, cell, device))
+        say(_line(cell, found[cell]))
+        result = _write(mad, plans, found, out)
+    return result
+
+
+def cells(mad: Mad) -> Iterator[Cell]:
+    """All of a seed before the next one, so that a stopped run can compare the models on what it has."""
+    for seed in range(mad.seeds):
+        for task in mad.tasks:
+            for model in mad.models:
+                yield task, model, seed
+
+
+def measure(mad: Mad, plans: dict[str, Plan], cell: Cell, device: str = "cpu") -> dict[str, Any]:
+    """Train one model on one task and test it: accuracy over `n` scored tokens, the loss on the way, CPU seconds."""
+    name, model, seed = cell
+    task, began = mad.tasks[name], time.process_time()
+    learner = build(task, mad.model, plans[model], seed, device)
+    curve = learn(learner, task, mad.training, _rows(name, seed, TRAIN))
+    right, total = score(learner, task, mad.test, mad.training.batch, _rows(name, seed, TEST))
+    del learner
+    gc.collect()  # wrapped layers refer to each other
+    return {
+        "accuracy": right / total,
+        "n": total,
+        "steps": len(curve.loss),
+        "loss": [round(value, 5) for value in curve.loss],
+        "train_accuracy": [round(value, 4) for value in curve.accuracy],
+        "cpu_seconds": round(time.process_time() - began, 2),
+    }
+
+
+def _rows(task: str, seed: int, which: int) -> np.random.Generator:
+    return np.random.default_rng([seed, list(TASKS).index(task), which])
+
+
+def _key(mad: Mad, plans: dict[str, Plan], cell: Cell, device: str) -> dict[str, Any]:
+    """All that fixes a cell; its model's name is not part of it."""
+    name, model, seed = cell
+    sizes = {"model": mad.model.model_dump(), "training": mad.training.model_dump(), "test": mad.test}
+    place = {"seed": seed, "device": device.partition(":")[0]}
+    return {"mad": name, "task": mad.tasks[name].model_dump(), "plan": plans[model].to_dict(), **place, **sizes}
+
+
+def _line(cell: Cell, found: dict[str, Any]) -> str:
+    name, model, seed = cell
+    return (
+        f"{name}, {model}, seed {seed}: {found['accuracy']:.1%} of {found['n']:,} tokens, "
+        f"{found['steps']} steps, {found['cpu_seconds']:.0f} s"
+    )
+
+
+def _write(mad: Mad, plans: dict[str, Plan], found: dict[Cell, Any], out: Path) -> dict[str, Any]:
+    """mad.json, mad.md and mad.html from what is there; returns the first."""
+    result = page.result(mad, plans, found) | {"environment": environment()}
+    with atomic_file(out / "mad.json") as file:
+        json.dump(result, file, indent=1)
+    with atomic_file(out / "mad.md") as file:
+        file.write(page.markdown(result))
+    write_page({"mad": [result]}, out / "mad.html", mad.title)
+    return result
