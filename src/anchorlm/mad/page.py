@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from statistics import mean, stdev
 from typing import Any
 
+from ..describe import bytes_at
 from ..plan import Plan
 from ..report.mad import percent
 from ..results.core_table import markdown_table
-from ..describe import bytes_at
 from .table import Mad
 
 # The columns of the paper's table, each the mean of its tasks; its last column is the mean of these five.
