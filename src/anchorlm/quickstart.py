@@ -21,6 +21,7 @@ from .convert.bases import load_base
 from .convert.load import load
 from .convert.save import save
 from .core import atomic_file, seed_all
+from .data.sources import packaged_text
 from .environment import environment
 from .eval import lines, run_eval, table
 from .generate.ask import ReadText, read_text
@@ -53,11 +54,6 @@ class Settings:
     teacher_tokens: int = 6144
     new_tokens: int = 60
     seed: int = 0
-
-
-def packaged_text(name: str) -> Path:
-    """A text that ships with the package: `held_out.txt` or `book.txt`."""
-    return Path(str(resources.files("anchorlm") / "texts" / name))
 
 
 def packaged_adapter(name: str = ADAPTER) -> Path | None:

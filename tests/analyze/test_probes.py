@@ -6,8 +6,8 @@ import pytest
 from anchorlm.analyze.probes import NEEDLE, TEXT, distance_bins, needle_probe, reuse_distance, rounds, text_probe
 from anchorlm.core import UserError
 from anchorlm.data import Document, TokenStore
+from anchorlm.data.crossing import cross_window
 from anchorlm.data.needles import Needles
-from anchorlm.eval.ppl import cross_window
 from planted import brute_distance
 from small import char_tokenizer
 

@@ -95,6 +95,14 @@ MISTAKES = [
     (("eval", "{folder}", "--suite", "ppl", "--data", "{tmp}/text.txt", "--set", "kind=zz"), "kind 'zz'"),
     (("eval", "{folder}", "--data", "{tmp}/text.txt", "--set", "templates=zz"), "template 'zz'"),
     (("eval", "{folder}", "--data", "{tmp}/text.txt", "--set", "templates=5"), "templates is 5"),
+    (("eval", "{folder}", "--suite", "rular"), "'ruler'"),
+    (("eval", "{folder}", "--suite", "ruler", "--context", "100"), "the shortest is 256 tokens"),
+    (("eval", "{folder}", "--suite", "ruler", "--set", "ruler.squad={tmp}/none.json"), "none.json does not exist"),
+    (("eval", "{folder}", "--suite", "ar", "--set", "ruler.samples=2"), "which is not run"),
+    (("eval", "{folder}", "--suite", "ar", "--data", "{tmp}/text.txt"), "read by no suite of ar"),
+    (("eval", "{folder}", "--suite", "recall"), "recall.fda=FILE"),
+    (("eval", "{folder}", "--suite", "ar", "--report", "{tmp}"), "is no file name"),
+    (("eval", "{base}", "--suite", "ar", "--context", "99999"), "beyond the model"),
     (("train", "trained", "--data", "{tmp}/text.txt", "-o", "{tmp}/o"), "folder 'trained' does not exist"),
 ]
 

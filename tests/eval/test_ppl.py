@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from anchorlm.core import UserError
 from anchorlm.data import Document, TokenStore
-from anchorlm.eval.ppl import cross_window, cut, perplexity, ratio
+from anchorlm.data.crossing import cross_window
+from anchorlm.eval.ppl import cut, perplexity, ratio
 from anchorlm.eval.stats import bootstrap_ratio, wilson
 from small import char_tokenizer, tiny_llama
 

@@ -49,6 +49,15 @@ def run_folder(tmp_path_factory):
     return folder
 
 
+def test_suites_of_scored_samples_have_a_section_each(tmp_path):
+    options = {"context": 1200, "limit": 1, "out": tmp_path, "ruler": {"tasks": ["niah_single_1", "vt"]}}
+    models = [tiny_llama(max_positions=2000, seed=seed) for seed in (0, 1)]
+    run_eval(models[0], char_tokenizer(), "ruler,ar", versus={"twin": models[1]}, **options)
+    shown = write_report(tmp_path, tmp_path / "r.html").read_text()
+    assert "Suite ruler" in shown and "Suite ar" in shown and "twin: score by task and length" in shown
+    assert "prompt and answer, tokens" in shown and "1200/0-128" in shown and shown.count("<svg") == 2
+
+
 @pytest.fixture(scope="module")
 def page(run_folder):
     return write_report([run_folder], run_folder / "out" / "report.html", "tiny").read_text()

@@ -8,16 +8,18 @@ import typer
 
 from . import options, show
 
-Suites = Annotated[str, typer.Option("--suite", help="comma-separated: ppl, niah, commonsense, mmlu, mmlu-cloze")]
-Texts = Annotated[list[str], typer.Option("--data", metavar="TEXT...", help="text for perplexity and haystacks")]
-Limit = Annotated[
-    int | None, typer.Option("--limit", help="documents, needles per length, or questions per task, at most")
+Suites = Annotated[
+    str,
+    typer.Option("--suite", help="comma-separated: ppl, niah, ruler, recall, ar, commonsense, mmlu, mmlu-cloze"),
 ]
+Texts = Annotated[list[str], typer.Option("--data", metavar="TEXT...", help="text for perplexity and haystacks")]
+Limit = Annotated[int | None, typer.Option("--limit", help="documents, needles, samples or questions, at most")]
 Versus = Annotated[
     list[str],
     typer.Option("--vs", metavar="BASE|teacher|window", help="measure this too; window: the same model without memory"),
 ]
 Folder = Annotated[str | None, typer.Option("--out", "-o", metavar="DIR", help="also write SUITE.json to this folder")]
+Page = Annotated[str | None, typer.Option("--report", metavar="PAGE.html", help="also write one page with figures")]
 
 
 def evaluate(
@@ -29,6 +31,7 @@ def evaluate(
     versus: Versus = [],
     set_: options.Sets = [],
     out: Folder = None,
+    report: Page = None,
     seed: options.Seed = 0,
     dtype: options.Dtype = "auto",
     device: options.Device = "cpu",
@@ -36,7 +39,7 @@ def evaluate(
     any_base: options.AnyBase = False,
     json: options.Json = False,
 ) -> None:
-    """Perplexity, needle retrieval and questions, with sample sizes and intervals."""
+    """Perplexity, retrieval, recall and questions, with sample sizes and intervals."""
     chosen = options.parse_sets(set_)
     from ..convert.load import load
     from ..core import UserError
@@ -47,6 +50,7 @@ def evaluate(
         if name in chosen:
             raise UserError(f"--set {name}: give it as --{name}")
     suites = check_suites(suite)
+    options.check_page(report)
     asked = EvalOptions.of(context=context, limit=limit, seed=seed, **chosen)
     files = find_files(data) if data else []
     device = options.check_device(device)
@@ -61,6 +65,8 @@ def evaluate(
             prepared, model, versus=others, name=source, out=out, progress=progress.named
         )  # fmt: skip
     show.emit(results) if json else _tables(results)
+    if report:
+        _page(results, report, source)
 
 
 def _other(name: str, model: Any, dtype: str, device: str) -> Any:
@@ -75,10 +81,16 @@ def _other(name: str, model: Any, dtype: str, device: str) -> Any:
     return load(name, dtype, device)[0]
 
 
+def _page(results: dict[str, dict[str, Any]], path: str, source: str) -> None:
+    from ..report.html import write_page
+
+    show.note(f"wrote {write_page({'eval': list(results.values())}, path, f'Evaluation of {source}')}")
+
+
 def _tables(results: dict[str, dict[str, Any]]) -> None:
-    from ..eval import lines, pairs, table, title
+    from ..eval import details, lines, pairs, table, title
 
     for result in results.values():
         show.line(title(result))
-        for text in [*lines(*table(result)), *pairs(result)]:
-            show.line("  " + text)
+        for text in [*lines(*table(result)), *pairs(result), *details(result)]:
+            show.line(f"  {text}".rstrip())

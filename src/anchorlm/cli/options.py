@@ -139,5 +139,15 @@ def check_output(path: str, overwrite: bool) -> None:
         raise UserError(f"output folder {folder} exists and is not empty; choose another or pass --overwrite")
 
 
+def check_page(path: str | None) -> None:
+    """Refuse a page that cannot be a file before anything is measured."""
+    from pathlib import Path
+
+    from ..core import UserError
+
+    if path is not None and (not path or Path(path).is_dir()):
+        raise UserError(f"--report {path!r} is no file name; name a page such as report.html")
+
+
 def on_terminal() -> bool:
     return sys.stderr.isatty()

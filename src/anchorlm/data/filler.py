@@ -1,4 +1,4 @@
-"""Running text from a store, and places in it where a sentence may be put."""
+"""Filler: running text from a store or sentences repeated, and places in it where a sentence may be put."""
 
 from __future__ import annotations
 
@@ -7,7 +7,17 @@ from typing import Any
 import numpy as np
 
 from anchorlm.core import UserError
+from anchorlm.data.sources import Document
 from anchorlm.data.tokens import TokenStore
+
+NOISE = ("The grass is green.", "The sky is blue.", "The sun is yellow.", "Here we go.", "There and back again.")
+
+
+def noise_store(tokenizer: Any, tokens: int) -> TokenStore:
+    """The sentences of NOISE over and over, at least `tokens` tokens of them."""
+    line = " ".join(NOISE) + "\n"
+    lines = 1 + tokens // max(1, len(tokenizer(line, add_special_tokens=False)["input_ids"]) - 1)
+    return TokenStore.from_documents([Document("repeated filler", line * (lines + 1))], tokenizer)
 
 
 def running_text(store: TokenStore, count: int, rng: np.random.Generator, what: str) -> np.ndarray:

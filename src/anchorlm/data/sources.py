@@ -8,6 +8,7 @@ import logging
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 
 from anchorlm.core import UserError, suggest
@@ -61,6 +62,11 @@ def _expand(path: Path) -> list[Path]:
     return known
 
 
+def packaged_text(name: str) -> Path:
+    """A text that ships with the package: `held_out.txt` or `book.txt`."""
+    return Path(str(resources.files("anchorlm") / "texts" / name))
+
+
 def _hidden(relative: Path) -> bool:
     return any(part.startswith(".") for part in relative.parts)
 
@@ -85,7 +91,10 @@ def _read_file(path: Path) -> Iterator[Document]:
 
 
 def read_records(path: Path) -> Iterator[tuple[int, object]]:
-    """(number from 1, record) of each record of a .jsonl, .json or .parquet file. Raises UserError if it is damaged."""
+    """(number from 1, record) of each record of a .jsonl, .json or .parquet file; of a .json object, its list `data`.
+
+    Raises UserError for a damaged file.
+    """
     if file_kind(path) not in RECORDS:
         raise UserError(f"data {path} has no records; {suggest(file_kind(path), RECORDS)}")
     yield from {".jsonl": _jsonl, ".json": _json, ".parquet": _parquet}[file_kind(path)](path)
@@ -128,6 +137,8 @@ def _jsonl(path: Path) -> Iterator[tuple[int, object]]:
 
 def _json(path: Path) -> Iterator[tuple[int, object]]:
     content = _parse(_nonempty(read_text(path), path), str(path))
+    if isinstance(content, dict) and isinstance(content.get("data"), list):
+        content = content["data"]
     if not isinstance(content, list):
         raise UserError(f"data {path} holds a JSON {type(content).__name__}; a list of records is needed")
     yield from enumerate(content, start=1)

@@ -5,7 +5,7 @@ from anchorlm.eval.ppl import perplexity
 from anchorlm.eval.runner import Prepared, check_suites, prepare, run_eval, run_prepared
 from anchorlm.eval.source import Source, open_source
 from anchorlm.eval.suites import SUITES
-from anchorlm.eval.table import lines, pairs, table, title
+from anchorlm.eval.table import details, lines, pairs, table, title
 
 __all__ = [
     "SUITES",
@@ -13,6 +13,7 @@ __all__ = [
     "Prepared",
     "Source",
     "check_suites",
+    "details",
     "lines",
     "open_source",
     "pairs",

@@ -11,6 +11,7 @@ from anchorlm.data.needles import check_kind, choose_templates
 from anchorlm.eval.niah import DEPTHS
 
 Own = TypeVar("Own")
+TEXT, FILLER = HAYSTACKS = ("text", "filler")
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class EvalOptions:
     depths: tuple[float, ...] = DEPTHS
     needles: int = 4  # in each cell of lengths x depths
     kind: str = "number"
+    haystack: str = "text"  # of needles: that of --data, or "filler", sentences repeated
     templates: str | tuple[str, ...] = "heldout"
     batch: int = 1
     block: int = 512
@@ -47,6 +49,8 @@ class EvalOptions:
         for name in ("context", "needles", "batch", "block", "limit", "window"):
             check_count(name, getattr(options, name))
         check_kind(options.kind)
+        if options.haystack not in HAYSTACKS:
+            raise UserError(f"eval option haystack is {options.haystack!r}; {suggest(options.haystack, HAYSTACKS)}")
         if not isinstance(options.templates, str | tuple):
             raise UserError(f"eval option templates is {options.templates!r}; give a name or a list of names")
         choose_templates(options.wordings)

@@ -11,11 +11,14 @@ import torch
 
 from anchorlm.core import UserError
 from anchorlm.data import TokenStore
-from anchorlm.data.crossing import cross_window
+from anchorlm.data.crossing import distance_bins, reuse_distance
 from anchorlm.eval.scoring import token_nll
 from anchorlm.eval.stats import bootstrap_ratio, sign_flip
 
 GROUPS = ("all", "first_half", "second_half", "cross_window")
+BY = {"by_position": "position ", "by_distance": "last seen "}  # further groups, in bins that double
+GROUPING = 2  # raise it whenever the groups of a document change
+FIRST_BIN = 128  # tokens, for models without a window
 
 
 def cut(store: TokenStore, context: int, limit: int | None = None, tails: bool = False) -> list[np.ndarray]:
@@ -49,10 +52,17 @@ def _spans(store: TokenStore, body: int, least: int) -> list[tuple[int, int]]:
 
 
 def document_sums(ids: np.ndarray, nll: np.ndarray, context: int, window: int | None) -> dict[str, list[float]]:
-    """For each group, [sum of nll, number of targets] of one piece; nll [T - 1] belongs to ids[1:]."""
-    position = np.arange(1, len(ids))
+    """For each group, [sum of nll, number of targets] of one piece; nll [T - 1] belongs to ids[1:].
+
+    Positions count from 0; "last seen" is how far back the bigram that ends at the target ended before.
+    """
+    position, far = np.arange(1, len(ids)), reuse_distance(ids)[1:]
     chosen = {"all": position > 0, "first_half": position < context // 2, "second_half": position >= context // 2}
-    chosen["cross_window"] = cross_window(ids, window)[1:] if window else position < 0
+    chosen["cross_window"] = far > window if window else position < 0
+    chosen["last seen never"] = far == 0
+    for name, (low, high) in distance_bins(window or FIRST_BIN, context).items():
+        chosen[f"position {name}"] = (position > low) & (position <= high)
+        chosen[f"last seen {name}"] = (far > low) & (far <= high)
     return {name: [float(nll[where].sum()), int(where.sum())] for name, where in chosen.items()}
 
 
@@ -73,20 +83,25 @@ def score(
 
 def summary(rows: list[dict[str, list[float]]], bytes_per_token: float, seed: int = 0) -> dict[str, Any]:
     """Perplexity and 95 % interval of each group, and bits per byte of the whole."""
-    groups = {}
-    for name in GROUPS:
-        sums, counts = np.array([row[name] for row in rows]).T
-        if not counts.sum():
-            continue
-        ends = bootstrap_ratio(sums, counts, seed)
-        groups[name] = {
-            "ppl": math.exp(sums.sum() / counts.sum()),
-            "interval": ends and [math.exp(end) for end in ends],
-            "tokens": int(counts.sum()),
-        }
+    found = {name: _group([row[name] for row in rows], seed) for name in rows[0]}
+    groups = {name: found[name] for name in GROUPS if found[name]["tokens"]}
+    by = {
+        kind: [{"name": name, **group} for name, group in found.items() if name.startswith(head) and group["tokens"]]
+        for kind, head in BY.items()
+    }
     bits = math.log(groups["all"]["ppl"]) / math.log(2) / bytes_per_token
     return {"metric": "perplexity", "value": groups["all"]["ppl"], "interval": groups["all"]["interval"],
-            "n": len(rows), "unit": "documents", "groups": groups, "bits_per_byte": bits}  # fmt: skip
+            "n": len(rows), "unit": "documents", "groups": groups, **by, "bits_per_byte": bits}  # fmt: skip
+
+
+def _group(sums: list[list[float]], seed: int) -> dict[str, Any]:
+    """Perplexity, interval and targets of one group over the documents; perplexity None where it has no target."""
+    nll, counts = np.array(sums).T
+    if not counts.sum():
+        return {"ppl": None, "interval": None, "tokens": 0}
+    ends = bootstrap_ratio(nll, counts, seed)
+    interval = ends and [math.exp(end) for end in ends]
+    return {"ppl": math.exp(nll.sum() / counts.sum()), "interval": interval, "tokens": int(counts.sum())}
 
 
 def ratio(rows: list[dict], others: list[dict], seed: int = 0) -> dict[str, Any]:

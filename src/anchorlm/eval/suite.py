@@ -158,3 +158,21 @@ def compare_samples(first: dict[str, Any], other: dict[str, Any], seed: int) -> 
     """The first row's mean score less the other's, over the samples that both were asked."""
     ours, theirs = ({sample["id"]: sample["score"] for sample in row["samples"]} for row in (first, other))
     return {"first_minus_this": paired(ours, theirs, seed)}
+
+
+def cell_table(
+    result: dict[str, Any],
+    head: str,
+    name: Callable[[dict[str, Any]], str],
+    column: Callable[[dict[str, Any]], str] = lambda cell: "",
+) -> tuple[list[str], list[list[str]]]:
+    """Heads and rows of every cell's share: a row for each `name`, a column for each model and `column`."""
+    placed = {
+        (f"{row['model']} {column(cell)}".strip(), name(cell)): cell for row in result["rows"] for cell in row["cells"]
+    }
+    columns, names = (list(dict.fromkeys(key[side] for key in placed)) for side in (0, 1))
+    return [head, *columns], [[one, *(_share(placed.get((place, one))) for place in columns)] for one in names]
+
+
+def _share(cell: dict[str, Any] | None) -> str:
+    return "-" if cell is None or cell["value"] is None else f"{cell['value']:.0%} of {cell['n']}"

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from anchorlm.data import TokenStore
+from anchorlm.data.filler import noise_store
 from anchorlm.data.needles import Needles
-from anchorlm.eval import niah, ppl
-from anchorlm.eval.options import EvalOptions
+from anchorlm.eval import ar, niah, ppl, recall, ruler
+from anchorlm.eval.options import FILLER, EvalOptions
 from anchorlm.eval.stats import paired
 from anchorlm.eval.suite import Job, Material, Suite, needed, part_key, span, store_facts
 from anchorlm.eval.tasks import QUESTIONS
@@ -30,7 +31,8 @@ def run_ppl(name: str, model: Any, job: Job) -> dict[str, Any]:
     if note := beyond(model, options.context):
         return {"metric": "perplexity", "value": None, "interval": None, "n": 0, "unit": "documents", "note": note}
     pieces = ppl.cut(store, options.context, options.limit, options.tails)
-    key = part_key("ppl", model, job) | {"context": options.context, "window": options.window, "tails": options.tails}
+    key = part_key("ppl", model, job) | {"groups": ppl.GROUPING, "context": options.context}
+    key |= {"window": options.window, "tails": options.tails}
     key |= {"limit": options.limit} if options.limit else {}  # it decides which pieces the first ones are
     rows: list[dict] = []
     for begin in range(0, len(pieces), PIECES_PER_PART):
@@ -57,8 +59,23 @@ def ppl_line(row: dict[str, Any]) -> list[str]:
     return [f"{row['value']:.2f}", interval, *halves, f"{row['bits_per_byte']:.3f}", str(row["n"])]
 
 
+def ppl_detail(result: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Perplexity by position, and by how far back the word pair was last seen: a row each, a column for each model."""
+    rows = [row for row in result["rows"] if row["value"] is not None]
+    found = {(row["model"], part["name"]): part for row in rows for by in ppl.BY for part in row[by]}
+    names = list(dict.fromkeys(name for _, name in found))
+    heads = ["tokens", *(row["model"] for row in rows)]
+    return heads, [[name, *(_part(found.get((row["model"], name))) for row in rows)] for name in names]
+
+
+def _part(part: dict[str, Any] | None) -> str:
+    return f"{part['ppl']:.2f} of {part['tokens']:,}" if part else "-"
+
+
 def prepare_niah(options: EvalOptions, tokenizer: Any, store: TokenStore | None) -> Material:
-    store = needed(store, "niah")
+    if options.haystack == FILLER:
+        store = noise_store(tokenizer, max(int(length) for length in options.prompt_lengths))
+    store = needed(store, "niah", ", or --set haystack=filler")
     needles = Needles(store, tokenizer, options.kind, options.wordings)
     for length in options.prompt_lengths:
         niah.prompts(needles, length, 0.5, 1, options.seed)
@@ -67,7 +84,8 @@ def prepare_niah(options: EvalOptions, tokenizer: Any, store: TokenStore | None)
 
 def run_niah(name: str, model: Any, job: Job) -> dict[str, Any]:
     options = job.options
-    needles = Needles(job.text(), job.tokenizer, options.kind, options.wordings)
+    text = job.material.items.store if job.material else job.text()
+    needles = Needles(text, job.tokenizer, options.kind, options.wordings)
     lengths = options.prompt_lengths
     depths, count = within_limit(options)
     key = part_key("niah", model, job) | {"kind": options.kind, "templates": [t.name for t in needles.templates]}
@@ -131,6 +149,7 @@ SUITES: Mapping[str, Suite] = {
         heads=("perplexity", "95 %", "1st half", "2nd half", "cross-window", "bits/byte", "documents"),
         line=ppl_line,
         compare=compare_ppl,
+        detail=ppl_detail,
         reads_text=True,
     ),
     "niah": Suite(
@@ -142,4 +161,7 @@ SUITES: Mapping[str, Suite] = {
         compare=compare_niah,
         reads_text=True,
     ),
+    "ruler": ruler.SUITE,
+    "recall": recall.SUITE,
+    "ar": ar.SUITE,
 }

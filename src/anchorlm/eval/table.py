@@ -41,6 +41,13 @@ def _pad(cell: str, width: int, column: int) -> str:
     return cell.ljust(width) if column == 0 else cell.rjust(width)
 
 
+def details(result: dict[str, Any]) -> list[str]:
+    """The second table of a suite that has one, as lines after an empty one."""
+    detail = SUITES[result["suite"]].detail
+    measured = any(row["value"] is not None for row in result["rows"])
+    return ["", *lines(*detail(result)), ""] if detail and measured else []
+
+
 def pairs(result: dict[str, Any]) -> list[str]:
     """One line for each further model: the first one beside it, sample by sample."""
     first, *others = result["rows"]

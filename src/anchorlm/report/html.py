@@ -96,6 +96,7 @@ def render(found: dict[str, list[dict[str, Any]]], title: str) -> str:
         plans=found["plan"],
         perplexities=[(r, _draw(plots.perplexity_bars, r)) for r in found["eval"] if r["suite"] == "ppl"],
         needles=[(r, _maps(r)) for r in found["eval"] if r["suite"] == "niah"],
+        scores=[(r, _task_maps(r)) for r in found["eval"] if r["suite"] not in ("ppl", "niah")],
         readings=found["reading"],
         reading_figures=_reading_figures(found["reading"]),
         benches=[(r, _bench_figures(r)) for r in found["bench"]],
@@ -117,6 +118,13 @@ def _draw(plot: Callable[[Any], str], result: Any) -> Markup:
 
 def _maps(result: dict[str, Any]) -> list[tuple[dict[str, Any], Markup]]:
     return [(row, Markup(plots.needle_map(row))) for row in result["rows"] if row["value"] is not None]
+
+
+def _task_maps(result: dict[str, Any]) -> list[tuple[dict[str, Any], Markup]]:
+    """Maps of the suites whose cells are tasks at lengths."""
+    rows = [row for row in result["rows"] if row["value"] is not None and row.get("cells")]
+    mapped = [row for row in rows if all({"task", "length"} <= set(cell) for cell in row["cells"])]
+    return [(row, Markup(plots.task_map(row))) for row in mapped]
 
 
 def _reading_figures(runs: list[dict[str, Any]]) -> list[tuple[str, Markup]]:

@@ -149,16 +149,34 @@ def needle_map(row: dict[str, Any], score: str = "exact") -> str:
     lengths, depths = (sorted({cell[name] for cell in cells}) for name in ("length", "depth"))
     found = {(cell["depth"], cell["length"]): cell.get(score, math.nan) for cell in cells}
     grid = [[found.get((depth, length), math.nan) for length in lengths] for depth in depths]
-    figure, axis = _figure(2.2 + 0.8 * len(lengths), 1.4 + 0.34 * len(depths))
-    image = axis.imshow(grid, vmin=0, vmax=1, cmap="YlGnBu", aspect="auto")
-    axis.grid(False)
-    axis.set_xticks(range(len(lengths)), [f"{length:,}" for length in lengths])
-    axis.set_yticks(range(len(depths)), [f"{depth:.0%}" for depth in depths])
+    figure, axis = _shares(grid, [f"{length:,}" for length in lengths], [f"{depth:.0%}" for depth in depths])
     axis.set_xlabel("prompt, tokens")
     axis.set_ylabel("depth of the fact")
+    return svg(figure, f"needles-{row['model']}-{score}")
+
+
+def task_map(row: dict[str, Any]) -> str:
+    """One model's mean score by task and length; empty cells were not measured."""
+    cells = row["cells"]
+    tasks, lengths = (list(dict.fromkeys(cell[name] for cell in cells)) for name in ("task", "length"))
+    found = {(cell["task"], cell["length"]): cell["value"] for cell in cells}
+    values = [[found.get((task, length)) for length in lengths] for task in tasks]
+    grid = [[math.nan if value is None else value for value in line] for line in values]
+    figure, axis = _shares(grid, [f"{length:,}" for length in lengths], tasks)
+    axis.set_xlabel("prompt and answer, tokens")
+    return svg(figure, f"tasks-{row['model']}")
+
+
+def _shares(grid: list[list[float]], columns: list[str], rows: list[str]) -> tuple[Figure, Any]:
+    """A grid of shares as colours and figures; NaN was not measured."""
+    figure, axis = _figure(2.2 + 0.8 * len(columns), 1.4 + 0.34 * len(rows))
+    image = axis.imshow(grid, vmin=0, vmax=1, cmap="YlGnBu", aspect="auto")
+    axis.grid(False)
+    axis.set_xticks(range(len(columns)), columns)
+    axis.set_yticks(range(len(rows)), rows)
     for y, line in enumerate(grid):
         for x, share in enumerate(line):
             text = "n/a" if math.isnan(share) else f"{share:.0%}"
             axis.text(x, y, text, ha="center", va="center", fontsize=9, color="white" if share > 0.6 else "black")
     figure.colorbar(image, ax=axis, format=FuncFormatter(lambda v, _: f"{v:.0%}"))
-    return svg(figure, f"needles-{row['model']}-{score}")
+    return figure, axis

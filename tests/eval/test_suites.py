@@ -1,0 +1,224 @@
+"""Suites of generated and read samples: perfect readers get all, counts and intervals, pairs, resume, bad input."""
+
+import json
+import re
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from anchorlm.core import UserError
+from anchorlm.eval import SUITES, EvalOptions, details, lines, pairs, prepare, run_eval, run_prepared, table
+from small import char_tokenizer, tiny_llama
+
+TOKENIZER = char_tokenizer()
+
+
+class Reader(torch.nn.Module):
+    """Reads everything and writes what `next(ids)` says, one token after the other."""
+
+    def __init__(self, following, positions=100_000):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(1))
+        self.config = SimpleNamespace(max_position_embeddings=positions, to_dict=dict)
+        self.following = following
+
+    def forward(self, input_ids, cache=None, use_cache=True, logits_to_keep=0):
+        cache = list(cache) if cache is not None else []
+        logits = torch.zeros(*input_ids.shape, 258)
+        for t, token in enumerate(input_ids[0].tolist()):
+            cache.append(token)
+            logits[0, t, self.following(cache)] = 1
+        return SimpleNamespace(logits=logits[:, -logits_to_keep:], cache=cache)
+
+
+def saying(prepared):
+    """A reader that knows each prompt's answers."""
+    known = {
+        tuple(item.ids.tolist()): [*TOKENIZER(" " + ", ".join(item.answers))["input_ids"], 256]
+        for material in prepared.materials.values()
+        for item in material.items
+    }
+
+    def following(ids):
+        for size in range(len(ids), max(0, len(ids) - 200), -1):
+            if (answer := known.get(tuple(ids[:size]))) is not None:
+                return answer[min(len(ids) - size, len(answer) - 1)]
+        return 0
+
+    return Reader(following)
+
+
+def repeating(window=10**9):
+    """A reader that says what followed the same token before, when that is within its window."""
+
+    def following(ids):
+        for back in range(1, min(window + 1, len(ids))):
+            if ids[-1 - back] == ids[-1]:
+                return ids[-back]
+        return 257  # never the right one
+
+    return Reader(following)
+
+
+def ready(suite, context, **options):
+    return prepare(suite, TOKENIZER, EvalOptions.of(context=context, **options))
+
+
+TASKS = ["niah_single_1", "niah_multivalue", "vt", "fwe"]
+
+
+def test_a_perfect_reader_scores_all_of_ruler_and_another_none():
+    prepared = ready("ruler", 1200, lengths=[1200, 1500], ruler={"tasks": TASKS, "samples": 2})
+    result = run_prepared(prepared, saying(prepared), versus={"mute": Reader(lambda ids: 0)})["ruler"]
+    ours, mute = result["rows"]
+    assert ours["value"] == 1.0 and ours["interval"] == [1.0, 1.0] and mute["value"] == 0.0
+    assert ours["n"] == 16 and ours["truncated"] == 0 and len(ours["cells"]) == 8
+    assert all(sample["tokens"] + sample["room"] <= 1500 for sample in ours["samples"])
+    assert mute["first_minus_this"] == {
+        "value": 1.0,
+        "interval": [1.0, 1.0],
+        "p": pytest.approx(1e-4, abs=1e-3),
+        "n": 16,
+    }
+    assert "mute, paired: +100.0%" in pairs(result)[0]
+    assert lines(*table(result))[1].split() == ["model", "100.0%", "100.0%", "to", "100.0%", "4", "16", "0"]
+    assert any(line.split()[:2] == ["vt", "100%"] for line in details(result))
+
+
+def test_ruler_result_says_what_it_was_measured_with(tmp_path):
+    options = {"ruler": {"tasks": ["vt"], "samples": 1}, "seed": 3, "out": tmp_path}
+    result = run_eval(tiny_llama(max_positions=2000), TOKENIZER, "ruler", context=900, **options)["ruler"]
+    assert json.loads((tmp_path / "ruler.json").read_text()) == json.loads(json.dumps(result))
+    assert result["options"]["seed"] == 3 and result["options"]["own"]["tasks"] == ("vt",)
+    assert result["data"]["names"] == ["book.txt"] and re.fullmatch("[0-9a-f]{16}", result["data"]["hash"])
+    assert result["environment"]["packages"]["torch"] and result["rows"][0]["samples"][0]["answers"]
+
+
+def test_questions_are_left_out_with_a_line_when_no_file_is_named():
+    prepared = ready("ruler", 3000, ruler={"samples": 1})
+    assert len({sample.task for sample in prepared.materials["ruler"].items}) == 11
+    assert "ruler: task qa_1 needs questions: --set ruler.squad=FILE (get one: curl" in prepared.notes[0]
+
+
+def test_a_reader_with_a_window_recalls_within_it_alone():
+    prepared = ready("ar", 600, window=100, ar={"samples": 6, "queries": 12})
+    result = run_prepared(prepared, repeating(), versus={"near": repeating(100)})["ar"]
+    whole, near = result["rows"]
+    assert whole["value"] == 1.0 and whole["n"] == 72
+    assert [cell["distance"] for cell in near["cells"]] == ["0-100", "100-200", "200-400", "400-599"]
+    assert [cell["value"] for cell in near["cells"]] == [1.0, 0.0, 0.0, 0.0]
+    assert near["value"] == 0.25 and near["first_minus_this"]["p"] < 0.01
+    assert all(cell["value"] == (cell["distance"] == "0-100") for cell in near["cells"])
+    assert {sample["nll"] > 0 for sample in near["samples"]} == {True}
+
+
+def test_distances_of_recall_can_be_chosen():
+    prepared = ready("ar", 300, window=50, ar={"samples": 3, "distances": [10, 200]})
+    row = run_prepared(prepared, repeating())["ar"]["rows"][0]
+    assert sorted(sample["distance"] for sample in row["samples"]) == [10] * 3 + [200] * 3
+
+
+def facts(tmp_path, count=12):
+    records = [{"text": f"The key of door {i} is {i}{i}9. " + "Nothing else. " * 30 + f"The key of door {i} is",
+                "value": f"{i}{i}9"} for i in range(count)]  # fmt: skip
+    path = tmp_path / "fda.jsonl"
+    path.write_text("\n".join(json.dumps(record) for record in records))
+    return str(path)
+
+
+def test_recall_from_files_reads_beyond_the_window(tmp_path):
+    prepared = ready("recall", 700, window=100, limit=5, recall={"fda": facts(tmp_path)})
+    result = run_prepared(prepared, saying(prepared), versus={"short": Reader(lambda ids: 0, 100)})["recall"]
+    ours, short = result["rows"]
+    assert ours["value"] == 1.0 and ours["n"] == 5 and all(s["distance"] > 400 for s in ours["samples"])
+    assert short["value"] is None and short["note"] == "beyond the 100 positions of the base model"
+    assert "first_minus_this" not in short and pairs(result) == []
+    assert details(result)[2].split()[:2] == ["fda", "100%"]
+
+
+def test_a_stopped_run_goes_on_from_the_samples_it_has(tmp_path):
+    calls = []
+
+    def counting(ids):
+        calls.append(len(ids))
+        if len(calls) > 1500:
+            raise KeyboardInterrupt
+        return 0
+
+    options = {"ruler": {"tasks": ["niah_single_1"], "samples": 8, "answer_tokens": 8}}
+    prepared = ready("ruler", 560, **options)
+    with pytest.raises(KeyboardInterrupt):
+        run_prepared(prepared, Reader(counting), out=tmp_path)
+    seen = []
+    whole = run_prepared(prepared, Reader(lambda ids: 0), out=tmp_path, progress=lambda *a: seen.append(a))
+    assert whole["ruler"]["rows"][0]["n"] == 8 and seen[-1] == ("ruler model", 8, 8)
+    seen.clear()
+    fewer = ready("ruler", 560, limit=4, **options)
+    run_prepared(fewer, Reader(counting), out=tmp_path, progress=lambda *a: seen.append(a))
+    assert seen == [("ruler model", 4, 4)]
+
+
+def test_needles_in_repeated_filler_need_no_text():
+    row = run_eval(tiny_llama(), TOKENIZER, "niah", context=300, limit=2, haystack="filler")["niah"]["rows"][0]
+    assert row["n"] == 2
+
+
+def test_perplexity_by_position_and_by_distance(tmp_path):
+    (tmp_path / "book.txt").write_text("it was the best of times, it was the worst of times, " * 12)
+    result = run_eval(tiny_llama(), TOKENIZER, "ppl", tmp_path / "book.txt", 128, window=16, cache_dir=tmp_path)["ppl"]
+    row = result["rows"][0]
+    names = ["0-16", "16-32", "32-64", "64-127"]
+    assert [part["name"] for part in row["by_position"]] == [f"position {name}" for name in names]
+    assert [part["tokens"] for part in row["by_position"]] == [n * row["n"] for n in (16, 16, 32, 63)]
+    assert {part["name"] for part in row["by_distance"]} <= {f"last seen {name}" for name in ["never", *names]}
+    assert sum(part["tokens"] for part in row["by_distance"]) == row["groups"]["all"]["tokens"]
+    beyond = sum(part["tokens"] for part in row["by_distance"] if part["name"] in [f"last seen {n}" for n in names[1:]])
+    assert beyond == row["groups"]["cross_window"]["tokens"]
+    assert any("last seen never" in line for line in details(result))
+
+
+@pytest.mark.parametrize(
+    ("suite", "options", "message"),
+    [
+        ("rular", {}, "suite 'rular' is unknown; did you mean 'ruler'"),
+        ("ruler", {"ruler": {"task": 1}}, "'ruler.task' is unknown; did you mean 'tasks'"),
+        ("ruler", {"ruler": {"tasks": ["vtt"]}}, "ruler.tasks: 'vtt' is unknown"),
+        ("ruler", {"ruler": {"tasks": ["cwe", "qa_1"]}}, "qa_1 needs questions: --set ruler.squad=FILE"),
+        ("ruler", {"ruler": {"squad": "none.json"}}, "ruler.squad: data none.json does not exist; get one: curl"),
+        ("ruler", {"context": 100}, "ruler length is 100; the shortest is 256 tokens"),
+        ("ruler", {"context": 300, "ruler": {"tasks": ["vt"]}}, "task vt needs at least [0-9]+ tokens"),
+        ("ruler", {"ruler": {"tasks": ["vt"], "answer_tokens": 5}}, "vt: the answer takes 30 tokens, .* lets 5"),
+        ("ruler", {"ruler": {"samples": 0}}, "ruler.samples is 0"),
+        ("ar", {"context": 20}, "length 20 is too short for 16 queries; it needs 64"),
+        ("ar", {"ar": {"distances": [3]}}, "ar.distances is .3.; give a list of even whole numbers"),
+        ("recall", {}, "needs one of --set recall.squad=FILE, .*; get one: hf download hazyresearch/based-fda"),
+        (
+            "recall",
+            {"recall": {"swde": "x.jsonl"}},
+            "x.jsonl does not exist; get one: hf download hazyresearch/based-swde",
+        ),
+        ("ar", {"ruler": {"samples": 1}}, "options of 'ruler' are given, which is not run"),
+        ("niah", {"haystack": "fill"}, "haystack is 'fill'; did you mean 'filler'"),
+        ("niah", {}, "suite niah needs --data: a text file or a folder of them, or --set haystack=filler"),
+    ],
+)
+def test_bad_input(suite, options, message):
+    with pytest.raises(UserError, match=message):
+        run_eval(tiny_llama(), TOKENIZER, suite, **{"context": 2000, **options})
+
+
+def test_a_context_beyond_the_model_is_an_error_before_it_is_loaded():
+    with pytest.raises(UserError, match="suite ar: 2,000 tokens are beyond the model, which reads 512 at most"):
+        prepare("ar", TOKENIZER, EvalOptions.of(context=2000), positions=512)
+
+
+def test_text_that_no_suite_reads_is_an_error():
+    with pytest.raises(UserError, match="--data is read by no suite of ar"):
+        prepare("ar", TOKENIZER, EvalOptions.of(context=2000), "text.txt")
+
+
+def test_every_entry_of_the_table_is_whole():
+    for name, suite in SUITES.items():
+        assert name.islower() and suite.heads and callable(suite.prepare) and callable(suite.run)
+        assert all(isinstance(length, int) for length in suite.lengths(EvalOptions.of(context=300)))
