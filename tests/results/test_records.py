@@ -1,5 +1,6 @@
 """Records: figures outlive the weights, are never mixed with another row's, and name what is missing."""
 
+import importlib.util
 import json
 import shutil
 from pathlib import Path
@@ -214,3 +215,17 @@ def test_the_committed_records_are_of_the_packaged_table(tmp_path):
         built = rows.build_rows(table, row_plans(table, shape), place)
         assert records.difference(record.identity, records.identity(built[name], None), 30) is None, name
     assert sum(path.stat().st_size for path in DOCS.glob("*.json")) < 500_000
+
+
+def test_the_tool_brings_page_and_records_into_the_documentation(done, tmp_path, monkeypatch):
+    place = importlib.util.spec_from_file_location("figures", DOCS.parents[1] / "tools" / "figures.py")
+    figures = importlib.util.module_from_spec(place)
+    place.loader.exec_module(figures)
+    monkeypatch.setattr(figures, "ROOT", tmp_path)
+    (tmp_path / "docs" / "results").mkdir(parents=True)
+    (tmp_path / "docs" / "results" / "older.json").write_text("{}")
+    (tmp_path / "docs" / "results.md").write_text(f"# Results\n\n{figures.START}\nold\n{figures.END}\n\nmore\n")
+    figures.main(str(done[0]))
+    text = (tmp_path / "docs" / "results.md").read_text()
+    assert "old\n" not in text and text.count("| gates-lora |") == 5 and text.endswith("more\n")
+    assert {path.stem for path in (tmp_path / "docs" / "results").iterdir()} == {"older", "swa", "gates", "gates-lora"}

@@ -203,7 +203,7 @@ def test_the_packaged_table_can_be_built():
     for name in constant:  # every memory has a window alone of as many bytes, and hardly more
         size = fixed_bytes(plans[name], shape)
         assert any(size <= window < 1.02 * size for window in windows), name
-    assert {table.recipe(row).data.length for row in table.rows if row.recipe} == {1024}
+    assert len({table.recipe(row).data.length for row in table.rows if row.recipe}) == 1
 
 
 def _with(**changes):
