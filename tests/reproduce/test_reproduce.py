@@ -134,6 +134,11 @@ def test_a_stopped_item_goes_on(home, tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         reproduce("figure3", scale, job(home, tmp_path / "out"), say=silent)
     monkeypatch.setattr(run, "train", real)
+    part = by_name(reproduce("figure3", scale, job(home, tmp_path / "out", train_rows=False), say=silent))["figure3"]
+    assert list(part["figures"][0]["curves"]) == ["mse", "mse-free"] and len(part["claims"]) == 3
+    assert part["notes"][-1] == "Rows that are still to come: `ce` (not trained), `both` (not trained)."
+    with pytest.raises(UserError, match="rows that are not trained: anchor-f; leave out --no-train"):
+        reproduce("table1", scale, job(home, tmp_path / "out", train_rows=False), say=silent)
     found = reproduce("figure3", scale, job(home, tmp_path / "out"), say=said.append)
     assert by_name(found)["figure3"]["measured"] and not by_name(found)["table1"]["measured"]
     assert [line for line in said if line.endswith("training")] == ["ce: training", "both: training"]

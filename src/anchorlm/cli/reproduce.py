@@ -25,6 +25,7 @@ Folder = Annotated[str, typer.Option("--out", "-o", metavar="RUN", help="where r
 Base = Annotated[str | None, typer.Option("--base", metavar="BASE", help="another model than the scale's")]
 Context = Annotated[int | None, typer.Option(min=2, help="tokens of an evaluation piece")]
 Limit = Annotated[int | None, typer.Option(min=1, help="evaluation pieces at most")]
+NoTrain = Annotated[bool, typer.Option("--no-train", help="measure what is trained already")]
 Page = Annotated[bool, typer.Option("--page", help="run nothing, write the page from what is kept")]
 
 
@@ -38,6 +39,7 @@ def reproduce(
     base: Base = None,
     context: Context = None,
     limit: Limit = None,
+    no_train: NoTrain = False,
     page: Page = False,
     dtype: options.Dtype = "auto",
     device: options.Device = "cpu",
@@ -67,8 +69,9 @@ def reproduce(
         if own := fixed_rows(key):
             show.note(f"--set {key}: {', '.join(own)} keep their own value")
     job = Job(
-        tuple(data), Path(out), train=tuple(train), measure=not page, dtype=dtype, device=options.check_device(device)
-    )
+        tuple(data), Path(out), train=tuple(train), train_rows=not no_train, measure=not page, dtype=dtype,
+        device=options.check_device(device),
+    )  # fmt: skip
     with show.Progress("", unit="done") as progress:
         result = measure(wanted, sizes, job, progress.named, show.note)
     show.emit(result) if json else show.line((Path(out) / "reproduce.md").read_text(encoding="utf-8"))

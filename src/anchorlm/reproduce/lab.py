@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..analyze.tally import change, loss
+from ..core import UserError
 from ..eval.suite import Progress
 from ..results.measure import TEST
 from ..results.run import Job, Run, fill, prepare
@@ -35,6 +36,21 @@ class Lab:
         """Train and measure what the run lacks; returns it."""
         fill(run, self.progress, self.say)
         return run
+
+
+def trained(run: Run, names: Sequence[str], least: int) -> list[str]:
+    """Those of the rows that are trained. Raises UserError when fewer than `least` are, as without training."""
+    found = [name for name in names if run.built[name].ready]
+    if len(found) < least:
+        missing = ", ".join(name for name in names if name not in found)
+        raise UserError(f"rows that are not trained: {missing}; leave out --no-train")
+    return found
+
+
+def untrained(run: Run, names: Sequence[str]) -> list[str]:
+    """A line that names the rows which are not trained, if there are any, and where each stands."""
+    missing = [f"`{name}` ({run.built[name].state})" for name in names if not run.built[name].ready]
+    return [f"Rows that are still to come: {', '.join(missing)}."] if missing else []
 
 
 def documents(run: Run, name: str) -> Documents:

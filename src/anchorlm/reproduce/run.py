@@ -56,7 +56,7 @@ def reproduce(
 def _key(scale: Scale, job: Job) -> dict[str, Any]:
     """All that fixes an item beside the package itself."""
     dtype = str(pick_dtype(job.dtype, job.device)).removeprefix("torch.")
-    facts = {"scale": scale.model_dump(mode="json"), "dtype": dtype, "device": job.device}
+    facts = {"scale": scale.model_dump(mode="json"), "dtype": dtype, "device": job.device, "trains": job.train_rows}
     return facts | {name: _digest(files) for name, files in _files(job).items()}
 
 

@@ -17,7 +17,7 @@ from ..presets import boundary_groups
 from ..results.measure import TEST
 from ..results.run import Run
 from . import claims
-from .lab import GROUPS, Documents, Lab, losses, mean_documents
+from .lab import GROUPS, Documents, Lab, losses, mean_documents, trained
 from .scale import Scale
 from .shapes import fast_bytes
 
@@ -37,7 +37,7 @@ def build(lab: Lab) -> dict[str, Any]:
     """Perplexity of the trained row with each group of states off, paired by piece with the row as it is."""
     run = lab.prepare("slots", (ROW,))
     groups = off_groups(lab.scale, run.shape)
-    lab.fill(run)
+    trained(lab.fill(run), (ROW,), least=1)
     rows = _measure(run, groups, lab)
     seed, draws = lab.scale.seed, [name for name in groups if name.startswith("random")]
     rises = {name: losses(found, rows[INTACT], seed) for name, found in rows.items() if name not in (INTACT, TEACHER)}

@@ -10,7 +10,7 @@ import numpy as np
 from ..eval.stats import bootstrap_share
 from ..results.run import Run
 from . import claims
-from .lab import Documents, Estimate, Lab, documents, losses
+from .lab import Documents, Estimate, Lab, documents, losses, trained
 from .shapes import fast_bytes, paper_bytes
 
 ROWS = ("swa-lora", "anchor-f", "anchor-private", "anchor", "anchor-no-map")
@@ -28,6 +28,7 @@ WHY = {
 def build(lab: Lab) -> dict[str, Any]:
     """Train every row alike; perplexity paired by piece, state bytes here and of the paper's model."""
     run = lab.fill(lab.prepare("slots", ROWS))
+    trained(run, ROWS, least=len(ROWS))
     rows = {name: documents(run, name) for name in ROWS}
     seed = lab.scale.seed
     rises = {name: losses(rows[name], rows[PRIVATE], seed) for name in ROWS if name != PRIVATE}
