@@ -34,7 +34,7 @@ class Options(Strict):
 
     context: int = Field(1024, ge=2)
     documents: int = Field(4, ge=2)
-    recall: int = Field(8, ge=0)  # generated recall texts of the knock-out
+    recall: int = Field(4, ge=0)  # generated recall texts of the knock-out
     window: int | None = Field(None, ge=1)
     layers: str | None = None
     control: bool = True

@@ -19,7 +19,7 @@ def knockout(result: Row) -> Tables:
     for text, found in result["texts"].items():
         for branch in dict.fromkeys(row["branch"] for row in found["rows"]):
             rows = sorted((r for r in found["rows"] if r["branch"] == branch), key=lambda row: -_far(row, far))
-            title = f"{text}: {branch} knocked out, rise of loss in nats a token (95 % over {found['n']} documents)"
+            title = f"{text}: {branch} knocked out, rise of loss in nats a token (95 % over {found['n']} texts)"
             yield title, [_knock(row, near, far) for row in rows[:SHOWN]]
 
 
