@@ -151,3 +151,9 @@ def test_mistakes(override, expected):
     with pytest.raises(UserError) as error:
         load_mad("mad", [*SMALL, override])
     assert expected in str(error.value) and "\n" not in str(error.value)
+
+
+def test_models_without_slots_may_stand_alone():
+    assert list(load_mad("mad", SMALL, ["transformer"]).plans()) == ["transformer"]
+    with pytest.raises(UserError, match="length is 4; at least 5"):
+        load_mad("mad", [*SMALL, "tasks.compression.length=4"], ["window"], ["compression"])

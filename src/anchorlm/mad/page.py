@@ -117,7 +117,11 @@ def _what(result: dict[str, Any]) -> str:
 
 
 def _spread(seeds: int) -> str:
-    return f"Mean ± standard deviation over {seeds} seeds." if seeds > 1 else "One seed, so no spread is stated."
+    return (
+        f"Mean ± standard deviation over {seeds} seeds; what only one has been run of has none."
+        if seeds > 1
+        else "One seed."
+    )
 
 
 def _paper_table(result: dict[str, Any]) -> list[list[str]]:
@@ -146,5 +150,10 @@ def _model_cells(row: dict[str, Any]) -> list[str]:
 
 
 def _missing(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    lines = [f"- `{row['model']}`: {'; '.join(row['missing'])}" for row in rows if row["missing"]]
+    lines = [f"- `{row['model']}`: {_first(row['missing'])}" for row in rows if row["missing"]]
     return ["Not run:", "", *lines, ""] if lines else []
+
+
+def _first(missing: Sequence[str], shown: int = 2) -> str:
+    rest = len(missing) - shown
+    return "; ".join(missing[:shown]) + (f" and {rest} more trainings" if rest > 0 else "")
