@@ -30,8 +30,8 @@ ITEMS: dict[str, Item] = {
     "table1": Item("Which states matter: slots off by groups of layers", table1.build),
     "table2": Item("A shared state beside private states", table2.build),
     "table3": Item("Time from end to end", needs="a timed batch on a GPU; `anchorlm results core` times one row here"),
-    "table4": Item("Small models from scratch on MAD", needs="the six tasks of MAD"),
-    "table5": Item("RULER of a hybrid", needs="the thirteen tasks of RULER"),
+    "table4": Item("Small models from scratch on MAD", needs="a tie to `anchorlm mad`, which measures it"),
+    "table5": Item("RULER of a hybrid", needs="a trained 3:1 hybrid; `anchorlm eval --suite ruler` measures one"),
     "figure1": Item(
         "How alike the states of layers are", needs="a tie to `anchorlm analyze --what similarity`, which measures it"
     ),
