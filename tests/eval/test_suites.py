@@ -50,11 +50,11 @@ def saying(prepared):
 
 
 def repeating(window=10**9):
-    """A reader that says what followed the same token before, when that is within its window."""
+    """A reader that says what followed the same two tokens before, when that is within its window."""
 
     def following(ids):
-        for back in range(1, min(window + 1, len(ids))):
-            if ids[-1 - back] == ids[-1]:
+        for back in range(1, min(window + 1, len(ids) - 1)):
+            if ids[-2 - back : -back] == ids[-2:]:
                 return ids[-back]
         return 257  # never the right one
 
@@ -114,9 +114,9 @@ def test_a_reader_with_a_window_recalls_within_it_alone():
 
 
 def test_distances_of_recall_can_be_chosen():
-    prepared = ready("ar", 300, window=50, ar={"samples": 3, "distances": [10, 200]})
+    prepared = ready("ar", 300, window=50, ar={"samples": 3, "distances": [12, 200]})
     row = run_prepared(prepared, repeating())["ar"]["rows"][0]
-    assert sorted(sample["distance"] for sample in row["samples"]) == [10] * 3 + [200] * 3
+    assert sorted(sample["distance"] for sample in row["samples"]) == [12] * 3 + [200] * 3
 
 
 def facts(tmp_path, count=12):
@@ -190,8 +190,8 @@ def test_perplexity_by_position_and_by_distance(tmp_path):
         ("ruler", {"context": 300, "ruler": {"tasks": ["vt"]}}, "task vt needs at least [0-9]+ tokens"),
         ("ruler", {"ruler": {"tasks": ["vt"], "answer_tokens": 5}}, "vt: the answer takes 30 tokens, .* lets 5"),
         ("ruler", {"ruler": {"samples": 0}}, "ruler.samples is 0"),
-        ("ar", {"context": 20}, "length 20 is too short for 16 queries; it needs 64"),
-        ("ar", {"ar": {"distances": [3]}}, "ar.distances is .3.; give a list of even whole numbers"),
+        ("ar", {"context": 20}, "length 20 is too short for 16 queries; it needs 128"),
+        ("ar", {"ar": {"distances": [0]}}, "ar.distances is .0.; give a list of whole numbers"),
         ("recall", {}, "needs one of --set recall.squad=FILE, .*; get one: hf download hazyresearch/based-fda"),
         (
             "recall",

@@ -34,7 +34,7 @@ FIRST_BIN = 128  # tokens, for models without a window
 class ArOptions:
     """samples: sequences of each length; --limit lowers it. queries: in each, at distances spread over the length.
 
-    distances: even numbers of tokens, one query at each, instead.
+    distances: in tokens, multiples of those of a line (4 for most tokenizers), one query at each, instead.
     """
 
     samples: int = 8
@@ -47,7 +47,7 @@ def prepare(options: EvalOptions, tokenizer: Any, store: TokenStore | None) -> M
     check_count("ar.samples", own.samples)
     check_count("ar.queries", own.queries)
     if own.distances is not None:
-        check_list("ar.distances", own.distances, "even whole numbers of at least 2", lambda x: x >= 2 and x % 2 == 0)
+        check_list("ar.distances", own.distances, "whole numbers of at least 1", lambda x: x == int(x) and x >= 1)
     source, count = AssociativeRecall(tokenizer), min(own.samples, options.limit or own.samples)
     items = [
         (int(length), index, _sequence(source, int(length), own, [options.seed, int(length), index]))
@@ -61,7 +61,7 @@ def prepare(options: EvalOptions, tokenizer: Any, store: TokenStore | None) -> M
 def _sequence(source: AssociativeRecall, length: int, own: ArOptions, key: list[int]) -> Recall:
     rng = np.random.default_rng(key)
     fits = length >= source.least(own.queries)
-    distances = own.distances or (source.spread(length, own.queries, rng) if fits else [2] * own.queries)
+    distances = own.distances or (source.spread(length, own.queries, rng) if fits else [source.step] * own.queries)
     return source.make(length, distances, rng)
 
 
