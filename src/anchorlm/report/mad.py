@@ -24,7 +24,7 @@ def accuracies(result: dict[str, Any]) -> str:
     for x, name in enumerate(tasks):
         chance = result["tasks"][name]["chance"]
         axis.hlines(chance, x - 0.5, x + 0.5, color="#5f6b76", linestyle=":", label=None if x else "chance")
-    axis.set_xticks(range(len(tasks)), [name.replace("-", "\n", 1) for name in tasks])
+    axis.set_xticks(range(len(tasks)), ["\n".join(name.rsplit("-", 1)) for name in tasks])
     axis.set_xlim(-0.5, len(tasks) - 0.5)
     axis.set_ylim(-0.02, 1.04)
     axis.yaxis.set_major_formatter(PercentFormatter(1.0))
