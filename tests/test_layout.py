@@ -9,6 +9,7 @@ ROOT = Path(__file__).resolve().parent.parent / "src" / "anchorlm"
 
 # From the top down. Names on one line do not import each other.
 ORDER = [
+    ["__main__"],
     ["cli"],
     ["reproduce"],
     ["mad"],

@@ -257,3 +257,8 @@ def test_progress_is_plain_lines_in_a_pipe(capsys):
         progress(20, 20)
     lines = capsys.readouterr().err.splitlines()
     assert lines[0].startswith("reading: 10 of 20 tokens") and len(lines) == 2 and "\r" not in "".join(lines)
+
+
+def test_the_package_runs_as_a_module():
+    done = subprocess.run([sys.executable, "-m", "anchorlm", "--help"], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and "doctor" in done.stdout
