@@ -10,7 +10,7 @@ from anchorlm.convert import files
 from anchorlm.convert.attach import convert
 from anchorlm.convert.bases import load_base, load_base_config
 from anchorlm.core import UserError
-from anchorlm.describe import state_bytes
+from anchorlm.describe import bytes_at, state_bytes
 from anchorlm.plan import ModelShape
 from anchorlm.presets import build
 from anchorlm.results import load_table, page, rows, run, run_table, table_names
@@ -204,6 +204,8 @@ def test_the_packaged_table_can_be_built():
         size = fixed_bytes(plans[name], shape)
         assert any(size <= window < 1.02 * size for window in windows), name
     assert len({table.recipe(row).data.length for row in table.rows if row.recipe}) == 1
+    heads, layers = (bytes_at(plans[name], shape, 2048) for name in ("heads-lora", "layers-4-lora"))
+    assert plans["heads"] == plans["heads-lora"] and heads < layers
 
 
 def _with(**changes):
