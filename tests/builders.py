@@ -65,9 +65,47 @@ SLOT_KINDS: dict[str, dict] = {
     "planes": {"map": {"kind": "planes", "planes": 2}},
     "dense": {"map": {"kind": "dense"}},
     "expm-bare": {"map": {"kind": "expm"}, "norm": False},
+    "sum": {"mix": "sum"},
+    "half": {"mix": {"kind": "convex", "share": 0.5}},
+    "residual": {"mix": "residual"},
+    "gla": {"rule": "gla"},
+    "hgrn2": {"rule": "gla", "heads": "q", "options": {"variant": "hgrn2", "temperature": 2.0}},
+    "scalar-gate": {"rule": "gla", "mix": "add", "norm": True, "options": {"variant": "scalar", "temperature": 4.0}},
+    "gsa": {"rule": "gsa", "options": {"slots": 3}},
+    "gla-by-chunk": {"rule": "gla", "lag": 1},
+    "gsa-by-chunk": {"rule": "gsa", "lag": "chunk", "map": "dense", "options": {"slots": 5}},
+    "lizard": {
+        "rule": "hedgehog",
+        "lag": "self",
+        "heads": "kv",
+        "rope": "none",
+        "mix": "sum",
+        "options": {"width": 5, "gate": "scalar", "gate_start": 0.8},
+    },
+    "exp-gated-chunk": {
+        "rule": "hedgehog",
+        "lag": 0,
+        "mix": "convex",
+        "rope": "chunk",
+        "options": {"width": 3, "features": "exp", "gate": "scalar"},
+    },
+    "lolcats": {"rule": "hedgehog", "options": {"width": 4}},
+    "lolcats-affine": {
+        "rule": "hedgehog",
+        "heads": "kv",
+        "map": "dense",
+        "mix": {"kind": "shared", "affine": True, "start": 0.3},
+        "options": {"width": 4, "features": "exp"},
+    },
+    "evicted-sum": {"rule": "hedgehog", "mix": {"kind": "sum", "share": 0.7}, "norm": True, "options": {"width": 4}},
     "kept": {"rule": "kept", "options": {"tokens": 3, "width": 5}},
     "kept-q": {"rule": "kept", "heads": "q", "options": {"tokens": 5, "choose": "decay", "positions": "true"}},
 }
+
+
+def evicted(slot: dict) -> bool:
+    """Whether a slot takes what leaves the window, which then has no sinks."""
+    return slot.get("rule") == "hedgehog" and slot.get("lag", "evicted") == "evicted"
 
 
 def config(family: str = "llama", layers: int = 4, **values):
@@ -122,7 +160,7 @@ def hybrid(
     """A wrapped random model. values: fields of a preset; window 6 and sinks 2 unless given."""
     base = teacher(family, layers, dtype, seed, **(teacher_values or {}))
     if isinstance(plan, str):
-        reach = {} if plan == "full" else {"window": 6, "sinks": 2}
+        reach = {} if plan == "full" else {"window": 6, "sinks": 0 if evicted(values) else 2}
         plan = build(plan, ModelShape.from_config(base.config), **(reach | values))
     with torch.random.fork_rng():
         torch.manual_seed(seed)
@@ -179,11 +217,20 @@ def meaning(state: ModelState, plan: Plan, row: int) -> dict[str, torch.Tensor]:
 
 def _slot_meaning(name: str, held, plan: Plan, row: int, position: int) -> dict[str, torch.Tensor]:
     spec = plan.slots[name]
-    written = max(0, position // spec.chunk - spec.lag)
+    if not spec.by_chunk:
+        return {f"{name}.{k}": v[row] for k, v in (held.weights or {}).items()} if _stands(spec, plan, position) else {}
+    written = max(0, position // spec.chunk - spec.behind)
     said = {f"{name}.buffer.{k}": v[row, : position - written * spec.chunk] for k, v in held.buffer.items()}
     if written:
         said |= {f"{name}.{k}": v[row] for k, v in held.weights.items()}
     return said if held.tail is None else said | {f"{name}.tail": held.tail[row]}
+
+
+def _stands(spec: Slot, plan: Plan, position: int) -> bool:
+    """Whether a slot that takes token by token holds anything after so many tokens."""
+    reach = plan.layers[spec.write]
+    least = {"terrace": 2 * (reach.window or 0)}.get(reach.kind, reach.window or 0)
+    return position >= (1 if spec.lag == "self" else least)
 
 
 def assert_same_state(

@@ -7,6 +7,7 @@ from anchorlm.convert.attach import convert
 from anchorlm.convert.bases import load_base
 from anchorlm.plan import ModelShape
 from anchorlm.presets import build
+from builders import normal
 from small import char_tokenizer, tiny_llama
 
 PLANS = ("swa", "anchor", "anchor-f", "anchor-i", "anchor-hybrid")
@@ -64,3 +65,17 @@ def tokens(rows=2, length=40):
 @torch.no_grad()
 def logits(model, ids=None):
     return model(tokens() if ids is None else ids).logits
+
+
+def published(prefix="", lora=False):
+    """A synthetic LoLCATs checkpoint for `base_folder`, in the layout of its public repository."""
+    found = {}
+    for i in range(4):
+        layer = f"{prefix}model.layers.{i}.self_attn."
+        for n, part in enumerate(("q", "k")):
+            found[f"{layer}feature_map_{part}.mlp.layer"] = normal(4, 8, 6, seed=10 * i + n).float()
+        found[f"{layer}window_factors"] = normal(1, 4, 1, 1, seed=10 * i + 2).float()
+        if lora:
+            found[f"{layer}q_proj.lora_A.default.weight"] = normal(2, 32, seed=10 * i + 3).float()
+            found[f"{layer}q_proj.lora_B.default.weight"] = 0.1 * normal(32, 2, seed=10 * i + 4).float()
+    return found

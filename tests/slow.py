@@ -114,20 +114,27 @@ def read(reader, row: SlowRow, q: Tensor, attended: Tensor) -> Tensor:
 
 
 def _token(reader, row: SlowRow, states: list, head: int, t: int, q: Tensor, attended: Tensor) -> Tensor:
-    written = max(0, t // row.slot.chunk - row.slot.lag)
+    written = max(0, t // row.slot.chunk - row.slot.behind)
     if not written and row.slot.silent:
-        return attended
+        return torch.zeros_like(attended) if row.slot.mix.kind == "residual" else attended
     per_state = len(reader.queries.scale) // reader.state_heads
     m = row.answer(states[written], head // per_state, feature(reader.queries, q, head, t))
     if reader.norm_weight is not None:
         m = m / (m.square().mean() + 1e-6).sqrt() * reader.norm_weight
     m = mapped(reader.map, head, m)
+    mix = row.slot.mix
+    if mix.kind == "residual":
+        return m
+    if mix.kind == "sum":
+        return (reader.gate_attention[head] if mix.share is None else mix.share) * attended + m
+    if mix.share is not None:
+        return (1 - mix.share) * attended + mix.share * m
     width = len(reader.gate_bias) // len(reader.queries.scale)
     raw = (
         reader.gate_weight[head * width : (head + 1) * width] @ row.x[t]
         + reader.gate_bias[head * width : (head + 1) * width]
     )
-    if row.slot.mix == "convex":
+    if mix.kind == "convex":
         share = sigmoid(raw)
         return (1 - share) * attended + share * m
     return attended + raw / (1 + torch.exp(-raw)) * m

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import builders
 from anchorlm.plan import Plan
-from builders import FAMILIES, SLOT_KINDS, assert_near, assert_same_state
+from builders import FAMILIES, SLOT_KINDS, assert_near, assert_same_state, evicted
 
 LAYERS = 3
 KINDS = sorted(set(SLOT_KINDS) - {"planes", "dense", "linear"})
@@ -34,17 +34,29 @@ def plain(draw):
 
 
 @st.composite
+def others(draw):
+    """A terrace, or a window without positions, perhaps with meta logits."""
+    meta = draw(st.integers(0, 2))
+    if draw(st.booleans()):
+        return {"kind": "terrace", "window": draw(st.integers(1, 5)), "meta": meta}
+    return {"kind": "window", "window": draw(st.integers(1, 9)), "meta": meta, "positions": "none"}
+
+
+@st.composite
 def reaches(draw, own=None, most=2):
     """Of one layer: every other time some of its two KV heads have a reach of their own."""
     heads = draw(st.dictionaries(st.integers(0, 1), plain(), max_size=most)) if draw(st.booleans()) else {}
+    if own is None and not heads and draw(st.booleans()):
+        return draw(others())
     return draw(plain() if own is None else own) | ({"heads": heads} if heads else {})
 
 
 @st.composite
 def slots(draw):
     write = draw(st.integers(0, LAYERS - 1))
-    read = draw(st.sets(st.integers(write, LAYERS - 1), min_size=1))
-    spec = {"chunk": draw(st.integers(1, 7))} | SLOT_KINDS[draw(st.sampled_from(KINDS))]
+    kind = SLOT_KINDS[draw(st.sampled_from(KINDS))]
+    read = {write} if evicted(kind) else draw(st.sets(st.integers(write, LAYERS - 1), min_size=1))
+    spec = {"chunk": draw(st.integers(1, 7))} | kind
     return spec | {"write": write, "read": sorted(read), "gap": True}
 
 
@@ -55,6 +67,11 @@ def plans(draw):
     for slot in named.values():
         for layer in slot["read"] if slot.get("rule") == "kept" else ():
             layers[str(layer)] = draw(reaches(windows(), most=1))
+    exact = {layer for slot in named.values() if slot.get("rule") == "kept" for layer in slot["read"]}
+    for slot in named.values():
+        if evicted(slot):
+            kind = "window" if slot["write"] in exact else draw(st.sampled_from(["window", "terrace"]))
+            layers[str(slot["write"])] = {"kind": kind, "window": draw(st.integers(1, 6))}
     return {"layers": layers, "slots": named}
 
 

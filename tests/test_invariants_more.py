@@ -265,6 +265,6 @@ def test_invariant_28_the_first_chunk_outlives_sixteen_more():
                 (options.key_length(dim) * k, normal(1, heads, Slot.chunk, dim, seed=2 * n + 1, dtype=torch.float32))
             )
             state = memory.write(state, *pairs[n], memory.tokens(torch.zeros(1, Slot.chunk, 5)))
-        answers = F.normalize(memory.read(memory.readable(state), pairs[0][0]), dim=-1)
+        answers = F.normalize(memory.read(memory.readable(state), pairs[0][0]).answer, dim=-1)
     scores = answers @ F.normalize(pairs[0][1], dim=-1).transpose(-1, -2)
     assert float((scores < scores.diagonal(dim1=-2, dim2=-1)[..., None]).float().mean()) > 0.6

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+from .linear_rules import GlaOptions, GsaOptions
 from .plan import ModelShape, Plan, Reach, Slot
-from .rules import WIDE_BYTES
+from .rules import WIDE_BYTES, RuleOptions
 
+LONG = 1000  # tokens: a half-life that one would call memory
 PER_TOKEN = "full attention per token"
 PARTS = (
     "fast weights",
@@ -94,9 +97,9 @@ def _attention_bytes(reach: Reach, token: int) -> dict[str, int]:
     """Of heads with one reach, `token` bytes a token. A window counts the current one: window - 1 are kept between."""
     if reach.kind == "none":
         return {}
-    if reach.kind == "full":
+    if reach.limit is None:
         return {PER_TOKEN: token}
-    kept = (reach.window or reach.segment or 1) - 1
+    kept = reach.limit - 1
     return {"window ring": kept * token, "sinks": reach.sinks * token}
 
 
@@ -111,10 +114,41 @@ def _state_bytes(slot: Slot, shape: ModelShape) -> int:
 
 
 def _slot_bytes(slot: Slot, shape: ModelShape) -> dict[str, int]:
-    """A chunk is written when its last token (and `lag` more chunks) arrived, so one token less is ever held."""
+    """A chunk is written when its last token (and `lag` more chunks) arrived, so one token less is ever held.
+
+    A slot that takes token by token holds none: what leaves the window is in its ring until it does.
+    """
     heads, options = _heads(slot, shape), slot.rule_options
-    held = (slot.lag + 1) * slot.chunk - 1
+    held = max(0, slot.delay - 1)
     tail = max(0, slot.conv - 1) * _token_bytes(shape)
     return options.state_bytes(heads, shape.head_dim, shape.bytes_per_element) | {
         "chunk buffer": held * (_token_bytes(shape) + options.token_elements(heads) * WIDE_BYTES) + tail
     }
+
+
+def notes(plan: Plan, shape: ModelShape) -> list[str]:
+    """What a table cannot say of the linear memories: how fast they fade, and how others count their bytes."""
+    lines: list[str] = []
+    for options in dict.fromkeys(slot.rule_options for slot in plan.slots.values()):
+        named = {name: slot for name, slot in plan.slots.items() if slot.rule_options == options}
+        label = next(iter(named)) if len(named) == 1 else f"{next(iter(named))} to {list(named)[-1]}"
+        if options.half_life is not None:
+            lines.append(f"{label}: {_fading(options, plan)}")
+        evicted = sum(_state_bytes(s, shape) for s in named.values() if s.lag == "evicted" and s.rule == "hedgehog")
+        if evicted:
+            twice = f"counted as the public LoLCATs cache keeps it, every state twice, {2 * evicted:,}"
+            lines.append(f"{label}: {evicted:,} bytes of memory; {twice}")
+    return lines
+
+
+def _fading(options: RuleOptions, plan: Plan) -> str:
+    """The half-life of an untrained memory, and of a gate by the key what a long one would take."""
+    beside = f", beside a window of {plan.common_window:,}" if plan.common_window else ""
+    if not isinstance(options, (GlaOptions, GsaOptions)):
+        return f"the memory halves every {options.half_life:,.0f} tokens before training{beside}"
+    share = 0.5 ** (options.temperature / LONG)
+    needed = math.log(share / (1 - share))
+    return (
+        f"the memory halves every {options.half_life:,g} tokens where keys are zero{beside}; "
+        f"a half-life of {LONG:,} tokens takes keys of {needed:.1f} or more"
+    )

@@ -12,32 +12,19 @@ from typing import Any
 
 from torch import nn
 
+from . import linear_rules as linear_rules
 from .core import UserError, suggest
+from .plan_parts import Mix, ReadMap
 from .reach import Reach
 from .rules import RULES, RuleOptions, mapping, number_range, one_of, strict, whole
 from .shape import ModelShape
 
-MAPS = ("none", "dense", "cayley", "expm", "planes")
-MIXES = ("add", "convex", "joint")
 HEADS = ("q", "kv")
 ROPES = ("none", "absolute", "chunk")
 ACTIVATIONS = ("identity", "silu")
+LAGS = ("self", "evicted", "chunk", "segment")
 
 _NAMES_TAKEN = nn.ModuleDict()  # a slot's weights live in one under the slot's name
-
-
-@dataclass(frozen=True)
-class ReadMap:
-    """A reader's map on what it reads: a stretch, then a rotation; the identity at the start."""
-
-    kind: str = "cayley"
-    planes: int = 8
-
-    def check(self, where: str, head_dim: int) -> None:
-        one_of(self.kind, MAPS, f"{where}.kind")
-        whole(self.planes, 1, f"{where}.planes")
-        if self.kind == "planes" and 2 * self.planes > head_dim:
-            raise UserError(f"{where}.planes is {self.planes}; a head of {head_dim} has at most {head_dim // 2} planes")
 
 
 @dataclass(frozen=True)
@@ -48,10 +35,10 @@ class Slot:
     read: tuple[int, ...]
     rule: str = "swiglu-ttt"
     chunk: int = 512
-    lag: int = 0
+    lag: int | str = 0
     heads: str = "q"
     map: ReadMap = field(default_factory=ReadMap)
-    mix: str = "add"
+    mix: Mix = field(default_factory=Mix)
     rope: str = "none"
     act: str = "identity"
     norm: bool = True
@@ -65,32 +52,64 @@ class Slot:
     def rule_options(self) -> RuleOptions:
         return self.options if self.options is not None else RULES[self.rule]()
 
+    @property
+    def by_chunk(self) -> bool:
+        """Whether tokens become readable a whole chunk at a time; otherwise one by one."""
+        return self.lag not in ("self", "evicted")
+
+    @property
+    def behind(self) -> int:
+        """Completed chunks that stay unread."""
+        return self.lag if isinstance(self.lag, int) else 0
+
+    @property
+    def delay(self) -> int:
+        """Tokens after which a token surely stands in the state; those before wait in a buffer of the slot."""
+        return (self.behind + 1) * self.chunk if self.by_chunk else 0
+
     def check(self, where: str, shape: ModelShape) -> None:
         one_of(self.rule, tuple(RULES), f"{where}.rule")
-        for name, allowed in (("mix", MIXES), ("heads", HEADS), ("rope", ROPES), ("act", ACTIVATIONS)):
+        self.mix.check(f"{where}.mix")
+        for name, allowed in (("heads", HEADS), ("rope", ROPES), ("act", ACTIVATIONS)):
             one_of(getattr(self, name), allowed, f"{where}.{name}")
         whole(self.chunk, 1, f"{where}.chunk")
-        for name in ("lag", "conv", "detach"):
+        for name in ("conv", "detach"):
             whole(getattr(self, name), 0, f"{where}.{name}")
         for name in ("norm", "silent", "gap"):
             if not isinstance(getattr(self, name), bool):
                 raise UserError(f"{where}.{name} is {getattr(self, name)!r}; it must be true or false")
         self.map.check(f"{where}.map", shape.head_dim)
         self.rule_options.check(f"{where}.options")
+        self._check_lag(where)
         self._check_rule(where)
         self._check_layers(where, shape)
 
+    def _check_lag(self, where: str) -> None:
+        if isinstance(self.lag, str):
+            one_of(self.lag, LAGS, f"{where}.lag")
+        else:
+            whole(self.lag, 0, f"{where}.lag")
+        kind, allowed = self.lag if isinstance(self.lag, str) else "chunk", self.rule_options.lags
+        if kind not in allowed:
+            raise UserError(f"{where}.lag is {self.lag!r}; rule {self.rule!r} takes {_either(allowed)}")
+        self.rule_options.check_lag(f"{where}.options", self.lag)
+
     def _check_rule(self, where: str) -> None:
-        """A rule and the way its answers are joined must fit; features and gates are no part of exact tokens."""
-        joint = self.rule_options.joint
-        if joint != (self.mix == "joint"):
-            wanted = "joint" if joint else "add or convex"
-            raise UserError(f"{where}.mix is {self.mix!r}; rule {self.rule!r} takes {wanted}")
-        for name, plain in (("rope", "none"), ("act", "identity"), ("norm", False), ("conv", 0), ("silent", True)):
-            if joint and getattr(self, name) != plain:
+        """A rule, the way its answers are joined and the slot's other fields must fit."""
+        options, kind = self.rule_options, self.mix.kind
+        if kind not in options.mixes:
+            raise UserError(f"{where}.mix is {kind!r}; rule {self.rule!r} takes {_either(options.mixes)}")
+        for name, plain in options.fixed.items():
+            if getattr(self, name) != plain:
                 raise UserError(
                     f"{where}.{name} is {getattr(self, name)!r}; rule {self.rule!r} takes {str(plain).lower()} alone"
                 )
+        if kind == "shared" and self.lag != "evicted":
+            raise UserError(
+                f"{where}.mix is 'shared' with lag {self.lag!r}; it takes lag 'evicted', or tokens count twice"
+            )
+        if kind == "shared" and self.norm:
+            raise UserError(f"{where}.mix is 'shared' with norm true; sums under one normaliser take norm false")
 
     def _check_layers(self, where: str, shape: ModelShape) -> None:
         for name, layers in (("write", (self.write,)), ("read", self.read)):
@@ -131,30 +150,56 @@ class Plan:
             slot.check(f"slots.{name}", shape)
             self._check_gap(name, slot, shape)
             self._check_joint(name, slot, shape)
+            self._check_evicted(name, slot)
+            self._check_segment(name, slot)
         return self
 
     def _check_joint(self, name: str, slot: Slot, shape: ModelShape) -> None:
         """Exact tokens are read behind a window; what attention sees anyway must not be counted twice."""
         for layer in slot.read if slot.rule_options.joint else ():
             reach = self.layers[layer]
-            if reach.kind != "window":
-                raise UserError(
-                    f"slots.{name}.read names layer {layer} of kind {reach.kind!r}; rule {slot.rule!r} needs 'window'"
+            if reach.kind != "window" or reach.positions == "none":
+                found = (
+                    f"layer {layer} of kind {reach.kind!r}" if reach.kind != "window" else f"layer {layer} without RoPE"
                 )
+                needs = "'window'" if reach.kind != "window" else "positions 'rope'"
+                raise UserError(f"slots.{name}.read names {found}; rule {slot.rule!r} needs {needs}")
             if reach.own not in reach.groups(shape.kv_heads):
                 raise UserError(
                     f"slots.{name}.read names layer {layer}, where every KV head has a reach of its own; rule "
                     f"{slot.rule!r} needs one that has the layer's"
                 )
-            delay = (slot.lag + 1) * slot.chunk - 1
-            slot.rule_options.check_window(f"slots.{name}.options", reach.window or 0, delay, shape.max_positions)
+            slot.rule_options.check_window(
+                f"slots.{name}.options", reach.window or 0, slot.delay - 1, shape.max_positions
+            )
+
+    def _check_evicted(self, name: str, slot: Slot) -> None:
+        """What leaves a window is the same for the writer and every reader, and is written as the window held it."""
+        layers = sorted({slot.write, *slot.read}) if slot.lag == "evicted" else []
+        for layer in layers:
+            reach, where = self.layers[layer], f"slots.{name}.lag is 'evicted', but layer {layer}"
+            if reach.kind not in ("window", "terrace") or reach.sinks or reach.heads:
+                raise UserError(f"{where} sees {reach.text()}; tokens leave a 'window' without sinks or a 'terrace'")
+            if reach != self.layers[slot.write]:
+                raise UserError(f"{where} sees {reach.text()} and layer {slot.write}, the writer, another part")
+            if slot.rope != (rope := "absolute" if reach.positions == "rope" else "none"):
+                raise UserError(f"slots.{name}.rope is {slot.rope!r} with lag 'evicted'; layer {layer} needs {rope!r}")
+
+    def _check_segment(self, name: str, slot: Slot) -> None:
+        for layer in slot.read if slot.lag == "segment" else ():
+            reach = self.layers[layer]
+            if reach.kind != "segment" or reach.segment != slot.chunk:
+                seen = f"layer {layer} sees {reach.text()}"
+                raise UserError(
+                    f"slots.{name}.lag is 'segment' with chunk {slot.chunk}, but {seen}; both must be equal"
+                )
 
     def _check_gap(self, name: str, slot: Slot, shape: ModelShape) -> None:
         """Up to (lag + 1) * chunk - window tokens are seen by neither branch unless the window covers them."""
-        for layer, reach in ((i, part) for i in slot.read for part in self.layers[i].groups(shape.kv_heads)):
-            covered = {"full": None, "window": reach.window, "segment": reach.segment, "none": 0}[reach.kind]
-            missing = 0 if covered is None else (slot.lag + 1) * slot.chunk - covered
-            aligned = reach.kind == "segment" and slot.lag == 0 and slot.chunk == reach.segment
+        readers = [(i, part) for i in slot.read for part in self.layers[i].groups(shape.kv_heads)]
+        for layer, reach in readers if slot.by_chunk else ():
+            missing = 0 if reach.least is None else slot.delay - reach.least
+            aligned = reach.kind == "segment" and slot.behind == 0 and slot.chunk == reach.segment
             if missing > 0 and not aligned and not slot.gap:
                 raise UserError(
                     f"slots.{name}.chunk is {slot.chunk} with lag {slot.lag}, but layer {layer} sees {reach.text()}: "
@@ -255,9 +300,9 @@ def _slot(name: str, entry: Any, num_layers: int) -> Slot:
         raise UserError(f"{where}.write is missing; name the layer that writes the slot")
     read = values.get("read", [values["write"]])
     values["read"] = tuple(_read_layers(read, num_layers, f"{where}.read"))
-    if isinstance(values.get("map"), str):
-        values["map"] = {"kind": values["map"]}
-    values["map"] = ReadMap(**strict(ReadMap, values.get("map") or {}, f"{where}.map"))
+    for part, kind in (("map", ReadMap), ("mix", Mix)):
+        given = values.get(part) or {}
+        values[part] = kind(**strict(kind, {"kind": given} if isinstance(given, str) else given, f"{where}.{part}"))
     options = values.get("options") or {}
     values["options"] = RULES[rule](**strict(RULES[rule], options, f"{where}.options"))
     return Slot(**values)
@@ -269,6 +314,11 @@ def _read_layers(read: Any, num_layers: int, where: str) -> list[int]:
     return list(read) if isinstance(read, (list, tuple)) else [read]
 
 
+def _either(names: tuple[str, ...]) -> str:
+    """`add, sum or convex`."""
+    return " or ".join(part for part in (", ".join(names[:-1]), names[-1]) if part)
+
+
 def _slot_dict(slot: Slot) -> dict[str, Any]:
     values = asdict(replace(slot, options=None))
-    return values | {"read": list(slot.read), "options": asdict(slot.rule_options)}
+    return values | {"mix": slot.mix.stored(), "read": list(slot.read), "options": asdict(slot.rule_options)}

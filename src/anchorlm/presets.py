@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import yaml
 
 from .core import UserError, suggest
 from .plan import ModelShape, Plan, Reach, Slot
-from .rules import RULES
+from .rules import RULES, whole
 
 WINDOW = 512
 SINKS = 4
@@ -74,6 +75,45 @@ def anchor_hybrid(shape: ModelShape, window: int = WINDOW, sinks: int = SINKS, *
     return Plan(layers, {f"g{n}": _slot(group, window, slot) for n, group in enumerate(groups)})
 
 
+def lolcats(shape: ModelShape, window: int = 64, kind: str = "window", **slot: Any) -> Plan:
+    """LoLCATs (arXiv 2410.10254): what leaves a window goes into Hedgehog features, under one normaliser with it.
+
+    kind: "window" slides; "terrace", the paper's default, sees its own block of tokens and the one before.
+    """
+    return _private(shape, [Reach(kind, window)] * shape.layers, {"rule": "hedgehog"} | slot)
+
+
+def liger(shape: ModelShape, window: int = 64, full_every: int = 0, **slot: Any) -> Plan:
+    """Liger (arXiv 2503.01496): half a window, half gated linear attention whose gate is the key; no new parameter.
+
+    full_every: every such layer keeps full attention and no memory; 8 is the paper's "-H", 0 none.
+    """
+    return _private(shape, _but_every(full_every, Reach("window", window), shape), {"rule": "gla"} | slot)
+
+
+def lizard(shape: ModelShape, window: int = 128, meta: int = 4, full_every: int = 0, **slot: Any) -> Plan:
+    """Lizard (arXiv 2507.09025): no positions, meta logits in the window's denominator, a gated normalised memory.
+
+    full_every: every such layer stays the teacher's; 2 is the paper's hybrid, 0 none. Features are as wide as a head.
+    """
+    reach = Reach("window", window, meta=meta, positions="none")
+    options = {"gate": "scalar", "width": shape.head_dim}
+    own = {"heads": "kv", "lag": "self", "rope": "none", "mix": "sum", "options": options}
+    return _private(shape, _but_every(full_every, reach, shape), {"rule": "hedgehog"} | own | slot)
+
+
+def _but_every(full_every: int, reach: Reach, shape: ModelShape) -> list[Reach]:
+    """The reach in every layer, but full attention in each `full_every`-th, the last of its group."""
+    whole(full_every, 0, "full_every")
+    return [Reach() if full_every and i % full_every == full_every - 1 else reach for i in range(shape.layers)]
+
+
+def _private(shape: ModelShape, reaches: list[Reach], slot: Mapping[str, Any]) -> Plan:
+    """A slot of its own in every layer whose attention is limited, as a plan file would say it."""
+    entries = {f"l{i}": {"write": i} | dict(slot) for i, reach in enumerate(reaches) if reach != Reach()}
+    return Plan(tuple(reaches), Plan.from_dict({"slots": entries}, shape.layers).slots)
+
+
 def full(shape: ModelShape) -> Plan:
     """The untouched model."""
     return Plan((Reach(),) * shape.layers)
@@ -98,12 +138,14 @@ PRESETS: dict[str, Callable[..., Plan]] = {
     "anchor-i": anchor_i,
     "anchor-hybrid": anchor_hybrid,
     "anchor-private": anchor_private,
+    "lolcats": lolcats,
+    "liger": liger,
+    "lizard": lizard,
 }
-GROUPED = ("anchor", "anchor-i")
 
 
 def build(name: str, shape: ModelShape, **values: Any) -> Plan:
-    """The preset `name` for a shape, checked. Keyword values: window, sinks, groups and any field of a slot."""
+    """The preset `name` for a shape, checked. Keyword values: those of the preset, and any field of a slot."""
     if name not in PRESETS:
         raise UserError(f"plan {name!r} is neither a file nor a preset; {suggest(name, PRESETS)}")
     base = PRESETS[name](shape, **{k: v for k, v in values.items() if k in _reach_keys(name)})
@@ -114,10 +156,9 @@ def build(name: str, shape: ModelShape, **values: Any) -> Plan:
 
 
 def _reach_keys(name: str) -> tuple[str, ...]:
-    """Keyword arguments of a preset itself; all others are fields of its slots."""
-    if name == "full":
-        return ()
-    return ("window", "sinks", "groups") if name in GROUPED else ("window", "sinks")
+    """What a preset takes beside fields of its slots."""
+    parameters = inspect.signature(PRESETS[name]).parameters.values()
+    return tuple(p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD and p.name != "shape")
 
 
 def _override_slots(plan: Plan, values: Mapping[str, Any], shape: ModelShape) -> Plan:

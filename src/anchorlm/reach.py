@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from .core import UserError
 from .rules import mapping, number_range, one_of, strict, whole
 
-KINDS = ("full", "window", "segment", "none")
+KINDS = ("full", "window", "terrace", "segment", "none")
+POSITIONS = ("rope", "none")
 
 MOST_HEADS = 4096  # in one range: the number of a model's KV heads is not known where a plan is read
 
@@ -21,7 +22,10 @@ class Reach:
     """How far one layer's attention sees.
 
     `window` counts the current token. `sinks` first tokens stay visible beyond the window, at compact positions.
-    `segment` tokens form blocks aligned to position 0 and attention stays inside its block.
+    A terrace sees its own block of `window` tokens and the whole block before it, blocks aligned to position 0
+    (LoLCATs, arXiv 2410.10254). `segment` tokens form such blocks and attention stays inside its own.
+    `meta` learned logits take part in the denominator alone, and positions "none" leaves RoPE out (Lizard, arXiv
+    2507.09025).
     `heads` names KV heads that see otherwise, each with its own reach; the query heads of a KV head follow it
     (DuoAttention, arXiv 2410.10819).
     """
@@ -30,6 +34,8 @@ class Reach:
     window: int | None = None
     sinks: int = 0
     segment: int | None = None
+    meta: int = 0
+    positions: str = "rope"
     heads: tuple[tuple[int, Reach], ...] = ()
 
     @classmethod
@@ -46,9 +52,9 @@ class Reach:
 
     def to_dict(self) -> dict[str, Any]:
         """The form that is stored: `kind`, and what is not at its default."""
-        values = {key: value for key, value in asdict(self.own).items() if value is not None}
+        own = [(f.name, getattr(self, f.name), f.default) for f in fields(self) if f.name != "heads"]
+        values = {name: value for name, value, default in own if name == "kind" or value != default}
         heads = {str(head): reach.to_dict() for head, reach in self.heads}
-        values = {key: value for key, value in values.items() if (key, value) not in (("sinks", 0), ("heads", ()))}
         return values | ({"heads": heads} if heads else {})
 
     def check(self, where: str, kv_heads: int) -> None:
@@ -60,20 +66,44 @@ class Reach:
             if reach.heads:
                 raise UserError(f"{where}.heads.{head} has heads; a head has a reach of its own and no heads")
             reach._check_own(f"{where}.heads.{head}")
+            if reach.meta:
+                raise UserError(f"{where}.heads.{head}.meta is {reach.meta}; meta logits belong to a layer's own reach")
         if len(dict(self.heads)) < len(self.heads):
             raise UserError(f"{where}.heads names a head twice: {[head for head, _ in self.heads]}")
 
     def _check_own(self, where: str) -> None:
         one_of(self.kind, KINDS, f"{where}.kind")
-        for name, kind in (("window", "window"), ("segment", "segment")):
+        one_of(self.positions, POSITIONS, f"{where}.positions")
+        for name, kinds in (("window", ("window", "terrace")), ("segment", ("segment",))):
             value = getattr(self, name)
-            if self.kind == kind:
+            if self.kind in kinds:
                 whole(value, 1, f"{where}.{name}")
             elif value is not None:
-                raise UserError(f"{where}.{name} is {value!r} but kind is {self.kind!r}; only kind {kind!r} takes it")
-        whole(self.sinks, 0, f"{where}.sinks")
-        if self.sinks and self.kind != "window":
-            raise UserError(f"{where}.sinks is {self.sinks} but kind is {self.kind!r}; only kind 'window' takes it")
+                self._refuse(where, name, kinds)
+        for name, kinds in (("sinks", ("window",)), ("meta", ("window", "terrace"))):
+            whole(getattr(self, name), 0, f"{where}.{name}")
+            if getattr(self, name) and self.kind not in kinds:
+                self._refuse(where, name, kinds)
+        if self.sinks and self.positions == "none":
+            raise UserError(f"{where}.sinks is {self.sinks} but positions is 'none'; sinks need compact positions")
+
+    def _refuse(self, where: str, name: str, kinds: tuple[str, ...]) -> None:
+        takes = f"only kind {' or '.join(map(repr, kinds))} takes it"
+        raise UserError(f"{where}.{name} is {getattr(self, name)!r} but kind is {self.kind!r}; {takes}")
+
+    @property
+    def limit(self) -> int | None:
+        """The most tokens that a query sees, without sinks and named heads; None where it sees all."""
+        if self.kind == "terrace":
+            return 2 * (self.window or 0)
+        return {"full": None, "none": 0}.get(self.kind, self.window or self.segment)
+
+    @property
+    def least(self) -> int | None:
+        """The fewest tokens that a query late in a text sees, itself included; None where it sees all."""
+        if self.kind == "terrace":
+            return (self.window or 0) + 1
+        return self.limit
 
     @property
     def own(self) -> Reach:
@@ -108,8 +138,9 @@ class Reach:
     def text(self) -> str:
         """One short phrase for tables, such as `window 128 + 4 sinks; heads 0, 2 full`."""
         size = self.window or self.segment
-        sinks = f" + {self.sinks} sinks" if self.sinks else ""
-        own = f"{self.kind} {size}{sinks}" if size else self.kind
+        extra = "".join(f" + {n} {what}" for n, what in ((self.sinks, "sinks"), (self.meta, "meta")) if n)
+        places = ", no positions" if self.positions == "none" else ""
+        own = f"{self.kind} {size}{extra}{places}" if size else self.kind + places
         named = {part: [str(head) for head, reach in self.heads if reach == part] for part in self.parts}
         others = [f"head{'s' if len(h) > 1 else ''} {', '.join(h)} {part.text()}" for part, h in named.items() if h]
         return "; ".join([own, *others])

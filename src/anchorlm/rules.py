@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from .core import UserError, suggest
 
 
-def _positive(value: Any, where: str) -> None:
+def positive(value: Any, where: str) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value <= 0:
         raise UserError(f"{where} is {value!r}; it must be a positive number")
 
@@ -55,15 +55,27 @@ WIDE_BYTES = 4  # fast weights, momentum, step sizes and scores are fp32
 class RuleOptions:
     """What every rule answers about itself.
 
-    slot_defaults: fields of a slot that this rule needs otherwise than most. joint: its readers add keys to the
-    softmax of their own attention, so its slots have mix "joint" and no other rule's have.
+    slot_defaults: fields of a slot that this rule needs otherwise than most. fixed: fields that have one value alone.
+    mixes, lags: what a slot's `mix` and `lag` may be; "chunk" stands for every whole number.
+    joint: its readers add keys to the softmax of their own attention.
     """
 
     slot_defaults: ClassVar[dict[str, Any]] = {}
+    fixed: ClassVar[dict[str, Any]] = {}
+    mixes: ClassVar[tuple[str, ...]] = ("add", "sum", "convex", "residual")
+    lags: ClassVar[tuple[str, ...]] = ("chunk", "segment")
     joint: ClassVar[bool] = False
 
     def check(self, where: str) -> None:
         """Raise UserError for a value out of range; `where` names the options in the message."""
+
+    def check_lag(self, where: str, lag: int | str) -> None:
+        """Raise UserError for options that cannot work with a slot's lag."""
+
+    @property
+    def half_life(self) -> float | None:
+        """Tokens in which half of the memory is forgotten before any training; None for a rule that does not fade."""
+        return None
 
     def check_window(self, where: str, window: int, delay: int, positions: int | None) -> None:
         """Raise UserError for a value that does not fit a reader's window of a model with so many positions.
@@ -91,7 +103,7 @@ class FastWeightOptions(RuleOptions):
     step: float = 1.0
 
     def check(self, where: str) -> None:
-        _positive(self.step, f"{where}.step")
+        positive(self.step, f"{where}.step")
 
     def state_elements(self, heads: int, dim: int) -> dict[str, int]:
         """fp32 numbers kept per sequence, by part."""
@@ -136,10 +148,10 @@ class SwigluOptions(FastWeightOptions):
 
     def check(self, where: str) -> None:
         super().check(where)
-        _positive(self.ratio, f"{where}.ratio")
-        _positive(self.muon_step, f"{where}.muon_step")
-        _positive(self.key_scale, f"{where}.key_scale")
-        _positive(self.limit, f"{where}.limit")
+        positive(self.ratio, f"{where}.ratio")
+        positive(self.muon_step, f"{where}.muon_step")
+        positive(self.key_scale, f"{where}.key_scale")
+        positive(self.limit, f"{where}.limit")
         one_of(self.loss, ("dot", "squared"), f"{where}.loss")
         one_of(self.row_norm, ("none", "post", "pre"), f"{where}.row_norm")
         whole(self.rank, 0, f"{where}.rank")
@@ -199,6 +211,9 @@ class KeptOptions(RuleOptions):
     slot_defaults: ClassVar[dict[str, Any]] = {
         "heads": "kv", "mix": "joint", "map": {"kind": "none"}, "norm": False, "chunk": 64,
     }  # fmt: skip
+    fixed: ClassVar[dict[str, Any]] = {"rope": "none", "act": "identity", "norm": False, "conv": 0, "silent": True}
+    mixes: ClassVar[tuple[str, ...]] = ("joint",)
+    lags: ClassVar[tuple[str, ...]] = ("chunk",)
     joint: ClassVar[bool] = True
     tokens: int = 128
     choose: str = "gate"

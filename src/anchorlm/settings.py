@@ -62,6 +62,8 @@ class StageSettings(Strict):
     map_lr_multiplier: float | None = Field(None, gt=0)  # times lr: read maps; None: as memory
     warmup: int = Field(10, ge=0)  # steps of linear rise
     schedule: Literal["cosine", "constant"] = "cosine"
+    floor: float = Field(0.0, ge=0, le=1)  # share of the peak at which a cosine ends
+    beta2: float = Field(0.95, gt=0, lt=1)  # AdamW's memory of squared gradients
     clip: float = Field(1.0, ge=0)  # largest norm of the whole gradient; 0 does not clip
     weight_decay: float = Field(0.0, ge=0)  # of LoRA alone: slots, gates and maps have no neutral zero
     w_ce: float = Field(1.0, ge=0)  # next-token cross-entropy
@@ -77,6 +79,7 @@ class Stage1Settings(StageSettings):
 
     w_mse: float = Field(1.0, ge=0)
     w_keep: float = Field(1.0, ge=0)  # gates of kept tokens against the teacher's far attention
+    w_maps: float = Field(0.0, ge=0)  # attention maps of shared normalisers against the teacher's
     mse_inputs: Literal["student", "teacher"] = "student"  # whose hidden states each layer sees while it is compared
 
 

@@ -6,7 +6,7 @@ Shapes: B rows, Hkv KV heads, d head width, n cached tokens, s sinks, r buffered
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -23,15 +23,18 @@ class AttentionState:
     keys, values: [B, Hkv, n, d], keys after RoPE, the newest token last. Column j of a row that has read p tokens
     is its token p - n + j; a negative number is an empty column.
     sink_keys, sink_values: [B, Hkv, s, d] or None, the first tokens of the text, keys after RoPE at their positions.
+    positions: "rope", or "none" where keys were left unturned.
     """
 
     keys: Tensor
     values: Tensor
     sink_keys: Tensor | None = None
     sink_values: Tensor | None = None
+    positions: str = "rope"
 
     def map(self, function: Mapper) -> AttentionState:
-        return AttentionState(**{f.name: _apply(function, getattr(self, f.name)) for f in fields(self)})
+        tensors = ("keys", "values", "sink_keys", "sink_values")
+        return replace(self, **{name: _apply(function, getattr(self, name)) for name in tensors})
 
     def parts(self) -> dict[str, int]:
         """Bytes held, by part."""

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.nn import functional as F
 
 from anchorlm.hf.branches import answers_seen, window_unseen
 from anchorlm.hf.layers import run_layers
@@ -41,7 +42,7 @@ def test_answers_mapped_and_gated_are_the_memory_branch():
     reader = model.backbone.model.layers[1].self_attn.readers["head"]
     inputs = model.backbone.model.layers[1].input_layernorm(entering[1])
     answers = found[1, "head"]
-    gate = reader._gate(inputs, traces["head"].runs())
+    gate = F.silu(inputs @ reader.gate_weight.T + reader.gate_bias).transpose(1, 2)[..., None]
     branch = (gate * reader.map(answers)).transpose(1, 2).flatten(2)
     assert_near(attended[1] - alone[1], branch)
     assert not answers[:, :, :6].any() and answers[:, :, 6:].any()

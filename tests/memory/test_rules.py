@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from anchorlm.memory import Memory
 from anchorlm.memory.base import StepSize, inverse_softplus
-from anchorlm.memory.slot import Features
+from anchorlm.memory.features import Features
 from anchorlm.plan import Slot
 from builders import assert_near, normal, slot
 
@@ -137,7 +137,7 @@ def beaten(rule, size, dim=64, later=16):
             v = normal(1, heads, size, dim, seed=100 * n + 1, dtype=torch.float32)
             first = first or (k, v)
             state = rule.write(state, k, v, rule.tokens(torch.zeros(1, size, 5)))
-        answers = F.normalize(rule.read(rule.readable(state), first[0]), dim=-1)
+        answers = F.normalize(rule.read(rule.readable(state), first[0]).answer, dim=-1)
     scores = answers @ F.normalize(first[1], dim=-1).transpose(-1, -2)
     others = (scores < scores.diagonal(dim1=-2, dim2=-1)[..., None]).float().sum(-1) / (size - 1)
     return others.mean().item()

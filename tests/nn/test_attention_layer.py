@@ -18,6 +18,8 @@ REACHES = {
     "window": Reach("window", 5),
     "sinks": Reach("window", 6, 3),
     "segment": Reach("segment", segment=5),
+    "terrace": Reach("terrace", 4),
+    "blind": Reach("window", 5, positions="none"),
     "none": Reach("none"),
 }
 FULL, NARROW = Reach(), Reach("window", 5, 2)
@@ -45,7 +47,14 @@ def by_loop(model, layer, x, reach):
 
     groups = q.shape[1] // k.shape[1]
     heads = [
-        reference.attention(q[:, h], k[:, h // groups], v[:, h // groups], reach.of(h // groups), attention.scale, turn)
+        reference.attention(
+            q[:, h],
+            k[:, h // groups],
+            v[:, h // groups],
+            reach.of(h // groups),
+            attention.scale,
+            turn if reach.positions == "rope" else None,
+        )
         for h in range(q.shape[1])
     ]
     return torch.stack(heads, 1).flatten(1)

@@ -20,12 +20,12 @@ def test_what_is_picked_comes_back_in_order(groups):
 def test_a_group_without_a_mass_is_left_alone_by_what_is_joined():
     """And passes gradients as if nothing had been joined."""
     x = normal(1, 4, 3, 2).requires_grad_()
-    mass = normal(1, 2, 3, 1, seed=7)
-    whole = combine({(0,): Partial(pick(x, (0,), 2)), (1,): Partial(pick(x, (1,), 2), mass)})
-    more = Partial(normal(1, 4, 3, 2, seed=8), normal(1, 4, 3, 1, seed=9).requires_grad_())
+    mass, peak = normal(1, 2, 3, 1, seed=7).abs(), normal(1, 2, 3, 1, seed=6)
+    whole = combine({(0,): Partial(pick(x, (0,), 2)), (1,): Partial(pick(x, (1,), 2), mass, peak)})
+    more = Partial(normal(1, 4, 3, 2, seed=8), *(normal(1, 4, 3, 1, seed=s).abs().requires_grad_() for s in (9, 10)))
     both = join(whole, more)
     assert torch.equal(both.answer[:, :2], x[:, :2])
-    alone = join(Partial(x[:, 2:], mass), Partial(more.answer[:, 2:], more.mass[:, 2:]))
+    alone = join(Partial(x[:, 2:], mass, peak), Partial(*(part[:, 2:] for part in more)))
     assert torch.equal(both.answer[:, 2:], alone.answer)
     to_x, to_mass = torch.autograd.grad(both.answer.square().sum(), (x, more.mass))
     assert_near(to_x[:, :2], 2 * x[:, :2])

@@ -61,7 +61,7 @@ def _slot(model: Any, layer: HybridAttention, writer: Any, x: Tensor) -> dict[st
     values = v.repeat_interleave(repeats, 1).float()
 
     def recall(state: dict[str, Tensor], first: int) -> float:
-        answers = trace.rule.read(state, asked)
+        answers = trace.rule.read(state, asked).answer
         pairs = [centred[:, :, first : first + size] for centred in (_centre(answers), _centre(values))]
         return float(F.cosine_similarity(*pairs, dim=-1).mean())
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from . import options, show
 
@@ -11,6 +13,9 @@ def convert(
     base: options.BaseName,
     out: options.Out,
     plan: options.PlanName = "anchor",
+    weights: Annotated[
+        str, typer.Option("--weights", metavar="FILE", help="trained maps in the layout of the LoLCATs repository")
+    ] = "",
     set_: options.Sets = [],
     seed: options.Seed = 0,
     dtype: options.Dtype = "auto",
@@ -24,6 +29,7 @@ def convert(
     from ..convert import summary
     from ..convert.attach import convert as attach
     from ..convert.bases import load_base
+    from ..convert.published import fill, read_published
     from ..convert.save import save
     from ..core import check_apart, pick_dtype, seed_all
     from ..plan import ModelShape
@@ -32,13 +38,16 @@ def convert(
     check_apart(out, base)
     config, _ = summary.source_config(base)
     chosen = load_plan(plan, ModelShape.from_config(config), overrides)
+    published = read_published(weights, chosen, ModelShape.from_config(config)) if weights else None
     options.check_device(device)
     found = summary.summary(config, chosen, dtype=pick_dtype(dtype, device))
     seed_all(seed)
     loaded = load_base(base, dtype=dtype, device=device)
     model = attach(loaded, chosen)
-    weights = next(model.backbone.parameters())
-    defaults = {"plan": plan, "seed": seed, "dtype": str(weights.dtype).removeprefix("torch."), **slot_defaults(chosen)}
+    if published is not None:
+        fill(model, published)
+    some = next(model.backbone.parameters())
+    defaults = {"plan": plan, "seed": seed, "dtype": str(some.dtype).removeprefix("torch."), **slot_defaults(chosen)}
     save(model, out, loaded.tokenizer, {"defaults": defaults}, overwrite=overwrite)
     report(found | {"base": base, "out": out, "defaults": defaults}, json)
 
@@ -48,8 +57,8 @@ def slot_defaults(plan: Any) -> dict[str, Any]:
     slot = next(iter(plan.slots.values()), None)
     if slot is None:
         return {}
-    shown = {name: getattr(slot, name) for name in ("mix", "rope", "act", "norm", "conv", "silent")}
-    return shown | dict(vars(slot.rule_options))
+    shown = {name: getattr(slot, name) for name in ("rope", "act", "norm", "conv", "silent")}
+    return {"mix": slot.mix.stored(), **shown, **vars(slot.rule_options)}
 
 
 def report(found: dict[str, Any], json: bool) -> None:
@@ -67,3 +76,5 @@ def plan_tables(found: dict[str, Any]) -> None:
     show.table([{"parameters": kind, "count": count} for kind, count in found["parameters"].items()], right=["count"])
     title = f"state of one sequence, keys and values in {found['dtype']}, the rest in float32"
     show.table(show.sizes(found["state_bytes"]), title, right=["bytes"])
+    for note in found["notes"]:
+        show.line(note)

@@ -16,10 +16,11 @@ from torch import Tensor
 
 from ..core import UserError
 from ..memory.base import inverse_softplus
-from ..memory.slot import Features, SlotWriter
+from ..memory.features import Features
+from ..memory.slot import SlotWriter
 from ..nn.attention import HybridAttention
 from ..ops.rows import Span
-from ..rules import SwigluOptions
+from ..rules import FastWeightOptions, SwigluOptions
 from ..state import SlotState
 
 TARGET = 0.07  # median length of a chunk's update over the length of the weights
@@ -33,10 +34,10 @@ def calibrate(model: Any, input_ids: Tensor) -> dict[str, float]:
     Returns each slot's step size. Changes only parameters of slots and readers; the branch stays silent.
     Raises UserError when the text is shorter than two chunks of a slot.
     """
-    slots = {name: slot for name, slot in model.plan.slots.items() if not slot.rule_options.joint}
+    slots = {name: slot for name, slot in model.plan.slots.items() if isinstance(slot.rule_options, FastWeightOptions)}
     for name, slot in slots.items():
-        if input_ids.shape[1] < 2 * slot.chunk * (slot.lag + 1):
-            least = 2 * slot.chunk * (slot.lag + 1)
+        if input_ids.shape[1] < 2 * slot.delay:
+            least = 2 * slot.delay
             raise UserError(f"slots.{name} needs {least} tokens to calibrate; got {input_ids.shape[1]}")
     inputs = layer_inputs(model, input_ids)
     layers = [layer.self_attn for layer in model.backbone.model.layers]

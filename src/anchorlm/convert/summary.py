@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ..core import UserError, suggest
-from ..describe import describe, describe_slots, state_bytes
+from ..describe import describe, describe_slots, notes, state_bytes
 from ..hf.model import AnchorForCausalLM
 from ..plan import ModelShape, Plan
 from . import adapters, files
@@ -80,6 +80,7 @@ def summary(
         "parameters": {"total": total + added, "backbone": total - memory, "memory": memory, "lora": added},
         "dtype": str(dtype).removeprefix("torch."),
         "state_bytes": state_bytes(plan, shape),
+        "notes": notes(plan, shape),
         "plan": plan.to_dict(),
     }
 

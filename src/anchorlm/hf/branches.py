@@ -33,25 +33,31 @@ def answers_seen(model: Any, see: See) -> Iterator[None]:
 def _tell(see: See, layer: int, name: str, reader: Any, given: tuple[Any, ...], _: Any) -> None:
     if not isinstance(reader, JointReader):
         _attended, _x, q, trace, positions, rotary = given
-        return see(layer, name, reader.answers(trace.runs(), q, trace, positions, rotary))
-    answer, mass = reader.answers(*given[1:])
-    assert mass is not None
-    see(layer, name, torch.where(mass > UNSEEN / 2, answer, answer.new_zeros(())))
+        found, written = reader.answers(q, trace, positions, rotary).answer, trace.written(q.device)
+        if reader.slot.silent and written is not None:
+            found = torch.where(written[:, None, :, None], found, found.new_zeros(()))
+        return see(layer, name, found)
+    kept = reader.answers(*given[1:])
+    assert kept.peak is not None
+    see(layer, name, torch.where(kept.peak > UNSEEN / 2, kept.answer, kept.summed.new_zeros(())))
 
 
 @contextmanager
 def window_unseen(model: Any, layers: Iterable[int]) -> Iterator[None]:
-    """Inside the block exact tokens are read in these layers as if window and sinks held nothing: all the attention
+    """Inside the block what was kept of, or left, the window is read as if window and sinks held nothing: all attention
     goes to them, and none where none is seen. Layers without such a reader are left alone: a plan can say it."""
     with ExitStack() as hooks:
         for index in layers:
             for reader in model.backbone.model.layers[index].self_attn.readers.values():
-                if isinstance(reader, JointReader):
+                if isinstance(reader, JointReader) or reader.slot.lag == "evicted":
                     hooks.callback(reader.register_forward_pre_hook(_without_window).remove)
         yield
 
 
 def _without_window(_: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The mass stays above that of a query that sees no kept token, so that such a query gets zero."""
-    answer, mass = given[0]
-    return (Partial(torch.zeros_like(answer), torch.full_like(mass, UNSEEN / 10)), *given[1:])
+    """The peak stays above that of a query that sees no kept token, so that such a query gets zero."""
+    attended: Partial = given[0]
+    if attended.mass is None or attended.peak is None:
+        return (Partial(torch.zeros_like(attended.summed)), *given[1:])
+    mass = torch.zeros_like(attended.mass)
+    return (Partial(torch.zeros_like(attended.summed), mass, torch.full_like(mass, UNSEEN / 10)), *given[1:])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..core import UserError, suggest
@@ -64,5 +64,6 @@ def _cut(reach: Reach, limit: int) -> Reach:
     if reach.kind in ("none", "segment"):
         return reach
     if reach.kind == "full":
-        return Reach("window", limit)
-    return Reach("window", min(limit, reach.window or limit), reach.sinks)
+        return replace(reach, kind="window", window=limit)
+    most = limit if reach.kind == "window" else max(1, limit // 2)  # a terrace sees up to two of its blocks
+    return replace(reach, window=min(most, reach.window or most))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint as recompute
 
-from ..memory.slot import Trace
+from ..memory.trace import Trace
 from ..nn.attention import LayerCall, Step
 from ..ops.rows import Span, arrange
 from ..plan import Plan

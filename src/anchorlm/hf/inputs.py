@@ -64,7 +64,12 @@ def _check_reach(layer: int, reach: Reach, held: dict[Heads, AttentionState], re
         state = of_heads(held, heads)
         keys = 0 if state is None else state.keys.shape[2]
         sinks = 0 if state is None or state.sink_keys is None else state.sink_keys.shape[2]
-        wanted = read if part.kind == "full" else min(read, (part.window or part.segment or 1) - 1)
+        if state is not None and read and keys and part.kind != "none" and state.positions != part.positions:
+            raise ValueError(
+                f"the cache was filled under a plan with positions {state.positions!r} in layer {layer}; this plan has "
+                f"{part.positions!r}; start with a new cache"
+            )
+        wanted = read if part.limit is None else min(read, max(0, part.limit - 1))
         for name, has, needs in (("tokens", keys, wanted), ("sinks", sinks, min(read, part.sinks))):
             if has < needs:
                 raise ValueError(
@@ -77,6 +82,9 @@ def check_plan(plan: Plan, own: Plan) -> Plan:
     """Another plan for the same weights: other reaches and fewer slots, never a slot that has no weights."""
     if len(plan.layers) != len(own.layers):
         raise ValueError(f"the plan has {len(plan.layers)} layers; the model has {len(own.layers)}")
+    for index, (reach, mine) in enumerate(zip(plan.layers, own.layers, strict=True)):
+        if reach.meta not in (0, mine.meta):
+            raise ValueError(f"the plan has {reach.meta} meta logits in layer {index}; the model has {mine.meta}")
     for name, slot in plan.slots.items():
         known = own.slots.get(name)
         if known is None or known.write != slot.write or not set(slot.read) <= set(known.read):

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ..memory.slot import Trace
+from ..memory.trace import Trace
 from ..nn.attention import LayerCall, Step
 from ..ops.rows import Span
 from ..plan import Plan

@@ -17,10 +17,11 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from ..core import UserError
 from ..memory.base import Memory, StepSize
+from ..memory.features import Features, HedgehogMap
 from ..memory.kept import Gate
-from ..memory.slot import Features, ShortConv, SlotWriter
+from ..memory.slot import ShortConv, SlotWriter
 from ..nn.attention import HybridAttention, Step
-from ..nn.reader import SlotReader
+from ..nn.reader import MetaLogits, SlotReader
 from ..nn.readmap import LearnedMap
 from ..ops.rows import Span, arrange
 from ..plan import ModelShape, Plan
@@ -40,7 +41,8 @@ from .inputs import (
 )
 from .layers import run_layer
 
-OWN_MODULES = (Memory, StepSize, Gate, Features, ShortConv, SlotWriter, SlotReader, LearnedMap)
+OWN_MODULES = (Memory, StepSize, Gate, Features, HedgehogMap, ShortConv, SlotWriter, SlotReader, MetaLogits, LearnedMap)
+MEMORY_PARTS = ("writers", "readers", "meta_logits")  # under a layer's attention: what is not the backbone's
 BLOCK = 1024  # tokens that run through all layers at a time when no gradient is needed
 
 
@@ -59,7 +61,7 @@ class AnchorForCausalLM(PreTrainedModel, GenerationMixin):
     config_class = AnchorConfig
     base_model_prefix = "backbone"
     _tied_weights_keys = {"backbone.lm_head.weight": "backbone.model.embed_tokens.weight"}
-    _keep_in_fp32_modules_strict = ["writers", "readers"]
+    _keep_in_fp32_modules_strict = [*MEMORY_PARTS]
     _supports_sdpa = True
     _is_stateful = True
     _no_split_modules = ["LlamaDecoderLayer", "MistralDecoderLayer", "Qwen2DecoderLayer", "Qwen3DecoderLayer"]
@@ -146,8 +148,9 @@ class AnchorForCausalLM(PreTrainedModel, GenerationMixin):
         return embeddings
 
     def memory_parameters(self) -> dict[str, nn.Parameter]:
-        """Parameters of slots, gates and read maps by name; all others are the backbone's."""
-        return {n: p for n, p in self.named_parameters() if ".self_attn.writers." in n or ".self_attn.readers." in n}
+        """Parameters of slots, gates, read maps and meta logits by name; all others are the backbone's."""
+        own = tuple(f".self_attn.{part}." for part in MEMORY_PARTS)
+        return {n: p for n, p in self.named_parameters() if any(part in n for part in own)}
 
     def new_cache(self) -> StateCache:
         return StateCache(self.plan)

@@ -3,7 +3,12 @@
 from .base import Memory
 from .kept import KeptMemory
 from .linear import DeltaMemory, LinearMemory
-from .slot import SlotWriter, Trace
+from .linear_attention import GlaMemory, GsaMemory, HedgehogMemory
+from .slot import SlotWriter
 from .swiglu import SwigluMemory
+from .trace import StreamTrace, Trace
 
-__all__ = ["DeltaMemory", "KeptMemory", "LinearMemory", "Memory", "SlotWriter", "SwigluMemory", "Trace"]
+__all__ = [
+    "DeltaMemory", "GlaMemory", "GsaMemory", "HedgehogMemory", "KeptMemory", "LinearMemory", "Memory", "SlotWriter",
+    "StreamTrace", "SwigluMemory", "Trace",
+]  # fmt: skip

@@ -10,7 +10,9 @@ import torch.nn as nn
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..ops.partials import Partial
 from ..ops.wide import widen
+from .features import Features
 
 Weights = dict[str, Tensor]
 
@@ -23,11 +25,13 @@ class Memory(nn.Module):
     """
 
     rules: ClassVar[dict[str, type[Memory]]] = {}
-    features: ClassVar[bool] = True  # whether `write` gets the slot's features of keys and values, or them as they are
+    feature_map: ClassVar[type[nn.Module] | None] = Features  # of keys and queries; None: `write` gets them as they are
+    streams: ClassVar[bool] = False  # whether it also takes one token at a time (`stream`)
 
-    def __init_subclass__(cls, rule: str, **kwargs: Any) -> None:
+    def __init_subclass__(cls, rule: str | None = None, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        Memory.rules[rule] = cls
+        if rule is not None:
+            Memory.rules[rule] = cls
 
     def tokens(self, x: Tensor, k: Tensor | None = None) -> Weights:
         """What a token brings beside key and value, fp32: {name: [B, T, ...]}.
@@ -42,7 +46,7 @@ class Memory(nn.Module):
 
     def write(self, state: Weights, k: Tensor, v: Tensor, extra: Weights) -> Weights:
         """The state after a whole chunk. k, v: [B, H, C, d]; extra: {name: [B, C, ...]} from `tokens`, and
-        "positions" [B or 1, C] in the text."""
+        "positions" [B or 1, C] in the text and "raw" [B, H, C, d], the keys without features."""
         raise NotImplementedError
 
     def readable(self, state: Weights) -> Weights:
@@ -50,7 +54,7 @@ class Memory(nn.Module):
         return state
 
     @staticmethod
-    def read(readable: Weights, q: Tensor) -> Tensor:
+    def read(readable: Weights, q: Tensor) -> Partial:
         """Answers [B, H, N, d] to queries [B, H, N, d]."""
         raise NotImplementedError
 

@@ -53,7 +53,7 @@ class KeptMemory(Memory, rule="kept"):
     `bonus`, which starts at 0: that is how next-token training reaches the gate.
     """
 
-    features = False
+    feature_map = None
 
     def __init__(self, options: KeptOptions, heads: int, dim: int, hidden: int, kv_heads: int = 0):
         super().__init__()

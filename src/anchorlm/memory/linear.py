@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ..ops.delta import delta_chunk
+from ..ops.partials import Partial
 from ..ops.wide import widen
 from ..rules import LinearOptions
 from .base import Memory, StepSize, Weights
@@ -37,8 +38,8 @@ class LinearMemory(Memory, rule="linear"):
         return extra["steps"].transpose(1, 2).unsqueeze(-1)
 
     @staticmethod
-    def read(readable: Weights, q: Tensor) -> Tensor:
-        return q @ readable["s"].transpose(-1, -2)
+    def read(readable: Weights, q: Tensor) -> Partial:
+        return Partial(q @ readable["s"].transpose(-1, -2))
 
 
 class DeltaMemory(LinearMemory, rule="delta"):

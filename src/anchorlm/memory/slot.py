@@ -1,87 +1,25 @@
-"""Writing a slot: from a layer's keys and values to the states that its readers need.
+"""Writing a slot: from a layer's keys and values to what its readers need, and the state that is carried on.
 
 Shapes: B rows, T new tokens, Hkv KV heads, H state heads (Hkv or Hq), d head width, D model width.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 import torch
 import torch.nn as nn
-import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from ..ops.chunks import Chunks
+from ..ops.near import Near
 from ..ops.rows import Span
 from ..ops.wide import widen
-from ..ops.window import rotate
 from ..plan import ModelShape, Slot
 from ..state import SlotState
 from .base import Memory, Weights
-
-Rotary = Callable[[Tensor], tuple[Tensor, Tensor]]
-
-
-@dataclass(frozen=True)
-class Trace:
-    """What readers need of one slot in one call: the states at its chunk boundaries.
-
-    states[i] is the readable state after i chunks of this call.
-    """
-
-    rule: type[Memory]
-    chunks: Chunks
-    states: tuple[Weights, ...]
-
-    def runs(self) -> list[Run]:
-        """The tokens of the call, cut where a row changes the state it reads."""
-        return [self._run(first, last, seen) for first, last, seen in self.chunks.reads()]
-
-    def _run(self, first: int, last: int, seen: tuple[int, ...]) -> Run:
-        written = tuple(w + s > 0 for w, s in zip(self.chunks.written, seen, strict=True))
-        if len(set(seen)) == 1:
-            return Run(first, last, self.states[seen[0]], written)
-        names = self.states[0]
-        state = {n: torch.stack([self.states[s][n][row] for row, s in enumerate(seen)]) for n in names}
-        return Run(first, last, state, written)
-
-
-@dataclass(frozen=True)
-class Run:
-    """Tokens first .. last - 1 read `state`; written says for each row whether anything stands in it."""
-
-    first: int
-    last: int
-    state: Weights
-    written: tuple[bool, ...]
-
-
-class Features(nn.Module):
-    """Keys or queries as the memory sees them: an own scale and offset, an activation, unit length, perhaps RoPE."""
-
-    def __init__(self, slot: Slot, heads: int, dim: int):
-        super().__init__()
-        self.slot, self.length = slot, slot.rule_options.key_length(dim)
-        self.scale = nn.Parameter(torch.ones(heads, 1, dim))
-        self.offset = nn.Parameter(torch.zeros(heads, 1, dim))
-
-    def reset_parameters(self) -> None:
-        nn.init.ones_(self.scale)
-        nn.init.zeros_(self.offset)
-
-    def forward(self, u: Tensor, positions: Tensor, rotary: Rotary) -> Tensor:
-        """[B, H, T, d] in fp32 or wider, from pre-RoPE u [B, H, T, d] at positions [B or 1, T]."""
-        u = widen(u) * self.scale + self.offset
-        u = F.silu(u) if self.slot.act == "silu" else u
-        u = F.normalize(u, dim=-1, eps=1e-6) * self.length
-        if self.slot.rope == "none":
-            return u
-        place = positions % self.slot.chunk if self.slot.rope == "chunk" else positions
-        cos, sin = rotary(place)
-        return rotate(u, cos.to(u.dtype), sin.to(u.dtype))
+from .features import Features, Rotary
+from .streaming import leaving_tokens, own_tokens, stream_slot
+from .trace import StreamTrace, Trace
 
 
 class ShortConv(nn.Module):
@@ -116,8 +54,8 @@ class SlotWriter(nn.Module):
         self.heads = shape.query_heads if slot.heads == "q" else shape.kv_heads
         rule = Memory.rules[slot.rule]
         self.memory = rule(slot.rule_options, self.heads, shape.head_dim, shape.hidden, shape.kv_heads)
-        self.keys = Features(slot, self.heads, shape.head_dim) if rule.features else None
-        self.value_scale = nn.Parameter(torch.ones(self.heads, 1, 1)) if rule.features else None
+        self.keys = rule.feature_map(slot, self.heads, shape.head_dim) if rule.feature_map else None
+        self.value_scale = nn.Parameter(torch.ones(self.heads, 1, 1)) if isinstance(self.keys, Features) else None
         self.conv = ShortConv(slot.conv, 2 * shape.kv_heads * shape.head_dim) if slot.conv else None
 
     def reset_parameters(self) -> None:
@@ -134,20 +72,38 @@ class SlotWriter(nn.Module):
         rotary: Rotary,
         recompute: bool = False,
         detach: int = 0,
-    ) -> tuple[Trace, SlotState]:
-        """Write the new tokens. x: [B, T, D] layer input; k, v: [B, T, Hkv, d] before RoPE.
+        near: Near | None = None,
+    ) -> tuple[Trace | StreamTrace, SlotState]:
+        """Write the new tokens, or those that leave `near`. x: [B, T, D] layer input; k, v: [B, T, Hkv, d] before RoPE.
 
         Returns what readers need and the state after the call; the given state is left as it was. recompute: keep
         only the states at chunk boundaries for the backward pass and compute the rest again. detach: let gradients
         flow through at most so many chunks; 0 through all.
         """
-        chunks = Chunks(self.slot.chunk, self.slot.lag, span)
+        if self.slot.lag == "self":
+            given = own_tokens(self.memory, x, k, v, span, rotary)
+            return stream_slot(self, given, state, True, detach)
+        if self.slot.lag == "evicted":
+            assert near is not None
+            if near.reach.kind == "window":
+                return stream_slot(self, leaving_tokens(near, span), state, False, detach)
+            chunks = Chunks(near.reach.limit // 2, 1, span)  # a terrace lets go of a whole block, one block later
+            trace, held = self._commit_all({"kv": near.stream(chunks)}, state, chunks, None, recompute, detach)
+            return trace, SlotState(held)
+        chunks = Chunks(self.slot.chunk, self.slot.behind, span)
         kv, tail = self._taps(k, v, state.tail, span)
         new = {"kv": kv, **self.memory.tokens(x, k)}
         stream = {name: chunks.join(state.buffer.get(name), value) for name, value in new.items()}
-        held = self._begin(state.weights, chunks, kv)
+        trace, held = self._commit_all(stream, state, chunks, rotary, recompute, detach)
+        return trace, SlotState(held, {name: chunks.rest(value) for name, value in stream.items()}, tail)
+
+    def _commit_all(
+        self, stream: Weights, state: SlotState, chunks: Chunks, rotary: Rotary | None, recompute: bool, detach: int
+    ) -> tuple[Trace, Weights | None]:
+        """Write every chunk that this call completes: the trace, and the weights after it; None if nothing stands."""
+        held = self.begin(state.weights, [count == 0 for count in chunks.written], stream["kv"])
         states = [self.memory.readable(held)]
-        first = chunks.first_positions(x.device)
+        first = chunks.first_positions(stream["kv"].device)
         for i in range(max(chunks.commits)):
             if detach and i and i % detach == 0:
                 held = {name: value.detach() for name, value in held.items()}
@@ -156,9 +112,8 @@ class SlotWriter(nn.Module):
             else:
                 held = self._commit(held, stream, i, chunks, first, rotary)
             states.append(self.memory.readable(held))
-        buffer = {name: chunks.rest(value) for name, value in stream.items()}
         stands = state.weights is not None or max(chunks.commits) > 0
-        return Trace(type(self.memory), chunks, tuple(states)), SlotState(held if stands else None, buffer, tail)
+        return Trace(type(self.memory), chunks, tuple(states)), held if stands else None
 
     def _taps(self, k: Tensor, v: Tensor, tail: Tensor | None, span: Span) -> tuple[Tensor, Tensor | None]:
         kv = torch.cat([k, v], -1)
@@ -167,9 +122,8 @@ class SlotWriter(nn.Module):
         flat, tail = self.conv(kv.flatten(2), tail, span)
         return flat.unflatten(2, kv.shape[2:]), tail
 
-    def _begin(self, weights: Weights | None, chunks: Chunks, like: Tensor) -> Weights:
-        """The carried state; rows of which nothing was written yet take the learned start."""
-        fresh = [count == 0 for count in chunks.written]
+    def begin(self, weights: Weights | None, fresh: list[bool], like: Tensor) -> Weights:
+        """The carried state; rows marked as fresh, of which nothing was written yet, take the learned start."""
         if weights is not None and not any(fresh):
             return weights
         start = self.memory.start(len(fresh), like)
@@ -178,17 +132,22 @@ class SlotWriter(nn.Module):
         rows = torch.tensor(fresh, device=next(iter(weights.values())).device)[:, None, None, None]
         return {name: torch.where(rows, start[name], value) for name, value in weights.items()}
 
-    def _commit(self, held: Weights, stream: Weights, i: int, chunks: Chunks, first: Tensor, rotary: Rotary) -> Weights:
+    def _commit(
+        self, held: Weights, stream: Weights, i: int, chunks: Chunks, first: Tensor, rotary: Rotary | None
+    ) -> Weights:
         """Write chunk i of the stream into every row that has completed it."""
-        begin, size = i * self.slot.chunk, self.slot.chunk
+        begin, size = i * chunks.chunk, chunks.chunk
         taken = {name: _columns(value, begin, size) for name, value in stream.items()}
         k, v = taken.pop("kv").transpose(1, 2).chunk(2, -1)
         repeats = self.heads // self.groups
         k, v = k.repeat_interleave(repeats, 1), v.repeat_interleave(repeats, 1)
         positions = first + torch.arange(begin, begin + size, device=first.device)
-        if self.keys is not None and self.value_scale is not None:
-            k, v = self.keys(k, positions, rotary), widen(v) * self.value_scale
-        written = self.memory.write(held, k, v, {**taken, "positions": positions})
+        taken |= {"positions": positions, "raw": k}
+        if self.keys is not None:
+            k = self.keys(k, positions, rotary)
+        if self.value_scale is not None:
+            v = widen(v) * self.value_scale
+        written = self.memory.write(held, k, v, taken)
         done = [count > i for count in chunks.commits]
         if all(done):
             return written

@@ -9,6 +9,7 @@ import torch.nn as nn
 from torch import Tensor
 
 from ..ops import swiglu
+from ..ops.partials import Partial
 from ..ops.wide import widen
 from ..rules import SwigluOptions
 from .base import Memory, StepSize, Weights, affine
@@ -121,5 +122,5 @@ class SwigluMemory(Memory, rule="swiglu-ttt"):
         return self._weights(state)._asdict()
 
     @staticmethod
-    def read(readable: Weights, q: Tensor) -> Tensor:
-        return swiglu.apply(swiglu.Weights(**readable), q)
+    def read(readable: Weights, q: Tensor) -> Partial:
+        return Partial(swiglu.apply(swiglu.Weights(**readable), q))

@@ -10,16 +10,21 @@ import torch
 import torch.nn as nn
 from torch import Tensor
 
-from ..memory.slot import SlotWriter, Trace
+from ..memory.slot import SlotWriter
+from ..memory.trace import StreamTrace, Trace
 from ..ops import window
 from ..ops.heads import combine, pick
-from ..ops.partials import Partial
+from ..ops.near import Near
+from ..ops.partials import Partial, join
 from ..ops.rows import Span
 from ..plan import ModelShape, Plan, Reach, Slot
 from ..reach import Heads
 from ..state import AttentionState, SlotState, of_heads
 from .joint import JointReader
-from .reader import SlotReader
+from .reader import MetaLogits, SlotReader
+
+# The ways a reader joins, in the order in which they act.
+ON_SUMS, ON_ANSWERS, AFTER = ("joint", "shared"), ("add", "sum", "convex"), ("residual",)
 
 
 @dataclass(frozen=True)
@@ -59,14 +64,14 @@ class LayerCall:
         index: int,
         attention: dict[Heads, AttentionState],
         slots: dict[str, SlotState],
-        traces: dict[str, Trace],
+        traces: dict[str, Trace | StreamTrace],
     ) -> None:
         self.step, self.index, self.attention, self.slots, self.traces = step, index, attention, slots, traces
         self.inputs: Tensor | None = None
         self.captured: Tensor | None = None
         self.new_attention: dict[Heads, AttentionState] = {}
         self.new_slots: dict[str, SlotState] = {}
-        self.new_traces: dict[str, Trace] = {}
+        self.new_traces: dict[str, Trace | StreamTrace] = {}
 
 
 def build_reader(slot: Slot, shape: ModelShape) -> nn.Module:
@@ -84,25 +89,41 @@ class HybridAttention(nn.Module):
         self.shape, self.scale = shape, original.scaling
         self.writers = nn.ModuleDict({name: SlotWriter(plan.slots[name], shape) for name in plan.writes(layer)})
         self.readers = nn.ModuleDict({name: build_reader(plan.slots[name], shape) for name in plan.reads(layer)})
+        meta = plan.layers[layer].meta
+        self.meta_logits = MetaLogits(meta) if meta else None
 
     def forward(self, hidden_states: Tensor, call: LayerCall, **_: object) -> tuple[Tensor, None]:
         """[B, T, D] from the layer's normalised input [B, T, D]; state and traces travel in `call`."""
         q, k, v = self.project(hidden_states)
-        self._write(hidden_states, k, v, call)
-        attended = self._attend(q, k, v, call)
-        for name, trace in self._traces(call, joint=True) if attended.mass is not None else ():
-            reach = call.step.reaches[call.index]
-            attended = self.readers[name](attended, q, trace, call.step.positions, call.step.rotary, reach, self.scale)
-        attended = attended.answer
-        for name, trace in self._traces(call, joint=False):
-            attended = self.readers[name](attended, hidden_states, q, trace, call.step.positions, call.step.rotary)
-        call.inputs, call.captured = hidden_states, attended.transpose(1, 2).flatten(2)
-        return self.o_proj(call.captured), None
+        count = self.shape.kv_heads
+        nears = {
+            heads: self._near(pick(k, heads, count), pick(v, heads, count), reach, heads, call)
+            for reach, heads in call.step.reaches[call.index].groups(count).items()
+        }
+        self._write(hidden_states, k, v, next(iter(nears.values())), call)
+        attended = self._attend(q, nears, call)
+        for name, trace in self._traces(call, ON_SUMS) if attended.mass is not None else ():
+            attended = self._read(name, attended, hidden_states, q, trace, call)
+        for name, trace in self._traces(call, ON_ANSWERS):
+            attended = self._read(name, attended, hidden_states, q, trace, call)
+        answer = attended.answer.to(v.dtype)
+        call.inputs, call.captured = hidden_states, answer.transpose(1, 2).flatten(2)
+        output = self.o_proj(call.captured)
+        for name, trace in self._traces(call, AFTER):
+            read = self._read(name, attended, hidden_states, q, trace, call).answer
+            output = output + self.readers[name].project(read).to(output.dtype)
+        return output, None
 
-    def _traces(self, call: LayerCall, joint: bool) -> list[tuple[str, Trace]]:
-        """The slots that this layer reads, those that join its softmax or the others."""
+    def _read(self, name: str, attended: Partial, x: Tensor, q: Tensor, trace: Any, call: LayerCall) -> Partial:
+        step, reader = call.step, self.readers[name]
+        if isinstance(reader, JointReader):
+            return reader(attended, q, trace, step.positions, step.rotary, step.reaches[call.index], self.scale)
+        return reader(attended, x, q, trace, step.positions, step.rotary)
+
+    def _traces(self, call: LayerCall, kinds: tuple[str, ...]) -> list[tuple[str, Any]]:
+        """The slots that this layer reads and joins in one of these ways."""
         plan = call.step.plan
-        names = [name for name in plan.reads(call.index) if plan.slots[name].rule_options.joint == joint]
+        names = [name for name in plan.reads(call.index) if plan.slots[name].mix.kind in kinds]
         return [(name, call.new_traces.get(name) or call.traces[name]) for name in names]
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -112,52 +133,62 @@ class HybridAttention(nn.Module):
         k = k if self.k_norm is None else self.k_norm(k)
         return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
 
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor, call: LayerCall) -> Partial:
-        """Heads of one reach together. Kept tokens join those of the layer's own reach; the others have no mass."""
-        parts, count = {}, self.shape.kv_heads
-        for reach, heads in call.step.reaches[call.index].groups(count).items():
-            parts[heads] = self._attend_alike(*(pick(x, heads, count) for x in (q, k, v)), reach, heads, call)
-        return combine(parts)
-
-    def _attend_alike(self, q: Tensor, k: Tensor, v: Tensor, reach: Reach, heads: Heads, call: LayerCall) -> Partial:
-        """Attention of the KV heads `heads`, all of this reach, whose new state goes into `call`."""
+    def _near(self, k: Tensor, v: Tensor, reach: Reach, heads: Heads, call: LayerCall) -> Near | None:
+        """What the KV heads `heads`, all of this reach, have at hand; what they keep for the next call goes into `call`."""
         step, old = call.step, of_heads(call.attention, heads)
         if reach.kind == "none":
             call.new_attention[heads] = old or AttentionState(k[:, :, :0], v[:, :, :0])
-            return Partial(torch.zeros_like(q))
-        rotated = window.rotate(k, *step.angles)
-        keys = rotated if old is None else torch.cat([old.keys, rotated], 2)
+            return None
+        k = window.rotate(k, *step.angles) if reach.positions == "rope" else k
+        keys = k if old is None else torch.cat([old.keys, k], 2)
         values = v if old is None else torch.cat([old.values, v], 2)
-        sinks = self._sinks(q, rotated, v, reach, old, step) if reach.sinks else None
-        size = None if reach.kind == "full" else (reach.window or reach.segment or 1) - 1
-        kept = window.keep(keys, values, step.span, size)
-        call.new_attention[heads] = AttentionState(*kept, *((sinks.keys, sinks.values) if sinks else (None, None)))
-        cached = keys.shape[2] - step.span.width
-        plan = None
-        if reach.kind != "full":
-            key = ("bands", reach, cached)
-            plan = step.shared(key, lambda: window.bands(reach, step.span, cached, q.device, q.dtype))
-        given = (window.rotate(q, *step.angles), keys, values, reach, step.span, self.scale, sinks, plan)
-        joined = reach == step.reaches[call.index].own and self._traces(call, joint=True)
-        return window.attend_partial(*given) if joined else Partial(window.attend(*given))
-
-    @staticmethod
-    def _sinks(
-        q: Tensor, rotated: Tensor, v: Tensor, reach: Reach, old: AttentionState | None, step: Step
-    ) -> window.Sinks:
         held = (None, None) if old is None else (old.sink_keys, old.sink_values)
-        keys = window.keep_sinks(held[0], rotated, step.span, reach.sinks)
-        values = window.keep_sinks(held[1], v, step.span, reach.sinks)
-        if max(step.span.end) <= (reach.window or 0):
-            return window.Sinks(keys, values, q)
-        angles = step.shared(("sinks", reach), lambda: step.rotary(window.sink_position(step.positions, reach)))
-        return window.Sinks(keys, values, window.rotate(q, *angles))
+        sinks: list[Tensor | None] = [None, None]
+        if reach.sinks:
+            sinks = [window.keep_sinks(h, new, step.span, reach.sinks) for h, new in zip(held, (k, v), strict=True)]
+        size = None if reach.limit is None else reach.limit - 1
+        kept = window.keep(keys, values, step.span, size)
+        call.new_attention[heads] = AttentionState(*kept, *sinks, positions=reach.positions)
+        return Near(reach, keys, values, keys.shape[2] - step.span.width, *sinks)
 
-    def _write(self, x: Tensor, k: Tensor, v: Tensor, call: LayerCall) -> None:
+    def _attend(self, q: Tensor, nears: dict[Heads, Near | None], call: LayerCall) -> Partial:
+        """Heads of one reach together. What joins on sums joins those of the layer's own reach."""
+        count, own = self.shape.kv_heads, call.step.reaches[call.index].own
+        on_sums = bool(self._traces(call, ON_SUMS))
+        parts = {
+            heads: self._attend_alike(pick(q, heads, count), near, call.step, on_sums and near.reach == own)
+            if near is not None
+            else Partial(torch.zeros_like(pick(q, heads, count)))
+            for heads, near in nears.items()
+        }
+        return combine(parts)
+
+    def _attend_alike(self, q: Tensor, near: Near, step: Step, with_mass: bool) -> Partial:
+        reach, plan = near.reach, None
+        if reach.limit is not None:
+            key = ("bands", reach, near.cached)
+            plan = step.shared(key, lambda: window.bands(reach, step.span, near.cached, q.device, q.dtype))
+        placed = window.rotate(q, *step.angles) if reach.positions == "rope" else q
+        sinks = self._sinks(q, near, step) if reach.sinks else None
+        given = (placed, near.keys, near.values, reach, step.span, self.scale, sinks, plan)
+        if not reach.meta:
+            return window.attend_partial(*given) if with_mass else Partial(window.attend(*given))
+        assert self.meta_logits is not None
+        attended = window.attend_partial(*given)
+        return join(attended, self.meta_logits.partial(attended))
+
+    def _sinks(self, q: Tensor, near: Near, step: Step) -> window.Sinks:
+        if max(step.span.end) <= (near.reach.window or 0):
+            return window.Sinks(near.sink_keys, near.sink_values, q)
+        place = window.sink_position(step.positions, near.reach)
+        angles = step.shared(("sinks", near.reach), lambda: step.rotary(place))
+        return window.Sinks(near.sink_keys, near.sink_values, window.rotate(q, *angles))
+
+    def _write(self, x: Tensor, k: Tensor, v: Tensor, near: Near | None, call: LayerCall) -> None:
         step = call.step
         for name in step.plan.writes(call.index):
             state = call.slots.get(name, SlotState())
             k_tokens, v_tokens = k.transpose(1, 2), v.transpose(1, 2)
-            options = (step.recompute, step.plan.slots[name].detach)
+            options = (step.recompute, step.plan.slots[name].detach, near)
             trace, new = self.writers[name](x, k_tokens, v_tokens, state, step.span, step.rotary, *options)
             call.new_traces[name], call.new_slots[name] = trace, new

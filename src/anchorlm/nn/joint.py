@@ -9,9 +9,10 @@ import torch
 import torch.nn as nn
 from torch import Tensor
 
-from ..memory.slot import Rotary, Run, Trace
+from ..memory.features import Rotary
+from ..memory.trace import Run, Trace
 from ..ops.kept import attend_kept
-from ..ops.partials import Partial, join
+from ..ops.partials import Partial, concatenate, join
 from ..ops.window import rotate
 from ..plan import ModelShape, Reach, Slot
 from .readmap import build_map
@@ -32,14 +33,15 @@ class JointReader(nn.Module):
         self, attended: Partial, q: Tensor, trace: Trace, positions: Tensor, rotary: Rotary, reach: Reach, scale: float
     ) -> Partial:
         """Attention over window, sinks and kept tokens. q: [B, Hq, T, d] before RoPE; positions: [B or 1, T]."""
-        answer, mass = self.answers(q, trace, positions, rotary, reach, scale)
-        assert mass is not None
-        return join(attended, Partial(answer if self.map is None else self.map(answer).to(answer.dtype), mass))
+        kept = self.answers(q, trace, positions, rotary, reach, scale)
+        if self.map is not None:
+            kept = kept._replace(summed=self.map(kept.summed).to(kept.summed.dtype))
+        return join(attended, kept)
 
     def answers(
         self, q: Tensor, trace: Trace, positions: Tensor, rotary: Rotary, reach: Reach, scale: float
     ) -> Partial:
-        """Attention over the kept tokens alone, before the map; its mass is UNSEEN where a query sees none of them."""
+        """Attention over the kept tokens alone, before the map; its peak is UNSEEN where a query sees none of them."""
         turned = self._turn_queries(q, positions, rotary, reach)
         parts = [
             self._read(
@@ -47,8 +49,7 @@ class JointReader(nn.Module):
             )
             for run in trace.runs()
         ]
-        answer, mass = (torch.cat(each, 2) for each in zip(*parts, strict=True))
-        return Partial(answer, mass)
+        return concatenate(parts)
 
     @property
     def compact(self) -> bool:

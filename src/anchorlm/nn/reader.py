@@ -1,6 +1,6 @@
-"""Reading a slot: a layer's queries against a trace, normalised, mapped, gated and joined to its attention.
+"""Reading a slot: a layer's queries against a trace, normalised, mapped and joined to its attention.
 
-Shapes: B rows, T tokens, Hq query heads, H state heads, d head width, D model width.
+Shapes: B rows, T tokens, Hq query heads, d head width, D model width.
 """
 
 from __future__ import annotations
@@ -10,75 +10,88 @@ import torch.nn as nn
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..memory.base import affine
-from ..memory.slot import Features, Rotary, Run, Trace
+from ..memory.base import Memory
+from ..memory.features import Rotary
+from ..memory.trace import StreamTrace, Trace
+from ..ops.partials import Partial
+from ..ops.wide import widen
 from ..plan import ModelShape, Slot
+from .mix import MIXERS, Mixer
 from .readmap import build_map
-
-CONVEX_BIAS = -4.0  # a share of 2 % for the memory at the start (Titan-Llama, arXiv 2510.19210)
 
 
 class SlotReader(nn.Module):
-    """One layer's way of reading one slot: query features, per-head norm, read map, gate."""
+    """One layer's way of reading one slot: query features, per-head norm, read map, mixer."""
 
     def __init__(self, slot: Slot, shape: ModelShape):
         super().__init__()
-        self.slot = slot
+        self.slot, self.mix = slot, slot.mix
         self.state_heads = shape.query_heads if slot.heads == "q" else shape.kv_heads
-        self.queries = Features(slot, shape.query_heads, shape.head_dim)
+        self.queries = Memory.rules[slot.rule].feature_map(slot, shape.query_heads, shape.head_dim)
         self.norm_weight = nn.Parameter(torch.ones(shape.head_dim)) if slot.norm else None
         self.map = build_map(slot.map, shape.query_heads, shape.head_dim)
-        outputs = shape.query_heads * (1 if slot.mix == "add" else shape.head_dim)
-        self.gate_weight = nn.Parameter(torch.zeros(outputs, shape.hidden))
-        self.gate_bias = nn.Parameter(torch.zeros(outputs))
+        self.starts = MIXERS[slot.mix.kind].starts(slot.mix, shape)
+        for name, (size, _) in self.starts.items():
+            self.register_parameter(name, nn.Parameter(torch.zeros(size)))
         self.reset_parameters()
+
+    @property
+    def mixer(self) -> Mixer:
+        return MIXERS[self.mix.kind]
 
     def reset_parameters(self) -> None:
         if self.norm_weight is not None:
             nn.init.ones_(self.norm_weight)
-        nn.init.zeros_(self.gate_weight)
-        nn.init.constant_(self.gate_bias, 0.0 if self.slot.mix == "add" else CONVEX_BIAS)
+        for name, (_, number) in self.starts.items():
+            nn.init.constant_(getattr(self, name), number)
 
     def forward(
-        self, attended: Tensor, x: Tensor, q: Tensor, trace: Trace, positions: Tensor, rotary: Rotary
-    ) -> Tensor:
-        """Attention joined with memory: [B, Hq, T, d].
+        self, attended: Partial, x: Tensor, q: Tensor, trace: Trace | StreamTrace, positions: Tensor, rotary: Rotary
+    ) -> Partial:
+        """Attention joined with memory, or with mix "residual" the memory's answers alone: [B, Hq, T, d].
 
         attended: [B, Hq, T, d]; x: [B, T, D] layer input; q: [B, Hq, T, d] before RoPE; positions: [B or 1, T].
         Tokens for which nothing was written come back as they are, to the bit, while the slot is `silent`.
         """
-        runs = trace.runs()
-        if self.slot.silent and not any(any(run.written) for run in runs):
-            return attended
-        answers = self.answers(runs, q, trace, positions, rotary)
-        answers = answers if self.map is None else self.map(answers)
-        gate = self._gate(x, runs)
-        if self.slot.mix == "add":
-            return attended + (gate * answers).to(attended.dtype)
-        return attended + (gate * (answers - attended)).to(attended.dtype)
+        after = self.mix.kind == "residual"
+        if self.slot.silent and trace.empty:
+            return Partial(torch.zeros_like(q)) if after else attended
+        memory = self.answers(q, trace, positions, rotary)
+        if self.map is not None:  # a map is linear: it may act before the division
+            memory = memory._replace(summed=self.map(memory.summed))
+        joined = self.mixer.join(self, attended, memory, x)
+        written = trace.written(x.device) if self.slot.silent and not self.mixer.on_sums else None
+        if written is None:
+            return joined
+        near = torch.zeros_like(q) if after else attended.answer
+        return Partial(torch.where(written[:, None, :, None], joined.answer, near))
 
-    def answers(self, runs: list[Run], q: Tensor, trace: Trace, positions: Tensor, rotary: Rotary) -> Tensor:
-        """What the slot answers, before map and gate: [B, Hq, T, d]; zero where a silent slot holds nothing yet."""
-        queries = self.queries(q, positions, rotary)
-        return torch.cat([self._answer(run, queries, trace) for run in runs], 2)
-
-    def _answer(self, run: Run, queries: Tensor, trace: Trace) -> Tensor:
-        """Normalised answers [B, Hq, run, d]; zero where the run has nothing to read."""
-        part = queries[:, :, run.first : run.last]
-        if self.slot.silent and not any(run.written):
-            return torch.zeros_like(part)
-        grouped = part.reshape(part.shape[0], self.state_heads, -1, part.shape[-1])
-        answer = trace.rule.read(run.state, grouped).view(part.shape)
+    def answers(self, q: Tensor, trace: Trace | StreamTrace, positions: Tensor, rotary: Rotary) -> Partial:
+        """What the slot answers, normalised, before map and mixer: [B, Hq, T, d]."""
+        read = trace.read(self.queries(q, positions, rotary), self.slot.silent)
         if self.norm_weight is None:
-            return answer
-        return F.rms_norm(answer, answer.shape[-1:], self.norm_weight, eps=1e-6)
+            return read
+        answer = widen(read.answer)
+        return Partial(F.rms_norm(answer, answer.shape[-1:], self.norm_weight, eps=1e-6))
 
-    def _gate(self, x: Tensor, runs: list[Run]) -> Tensor:
-        """[B, Hq, T, 1 or d]; zero, by selection and not by a product, where nothing was written."""
-        raw = affine(x, self.gate_weight, self.gate_bias)
-        gate = F.silu(raw) if self.slot.mix == "add" else torch.sigmoid(raw)
-        gate = gate.unflatten(-1, (self.queries.scale.shape[0], -1)).transpose(1, 2)
-        if not self.slot.silent or all(all(run.written) for run in runs):
-            return gate
-        flags = [torch.tensor(run.written, device=x.device)[:, None].expand(-1, run.last - run.first) for run in runs]
-        return torch.where(torch.cat(flags, 1)[:, None, :, None], gate, gate.new_zeros(()))
+    def project(self, answers: Tensor) -> Tensor:
+        """What mix "residual" adds after the output projection: [B, T, D] from answers [B, Hq, T, d]."""
+        return F.linear(widen(answers.transpose(1, 2).flatten(2)), widen(self.out_weight))
+
+
+class MetaLogits(nn.Module):
+    """Learned logits that take part in attention's denominator alone (Lizard's meta tokens, arXiv 2507.09025)."""
+
+    def __init__(self, count: int):
+        super().__init__()
+        self.logits = nn.Parameter(torch.zeros(count))
+
+    def reset_parameters(self) -> None:
+        nn.init.zeros_(self.logits)
+
+    def partial(self, like: Partial) -> Partial:
+        """Their share of a softmax: a mass and no value. like: the attention they take part in."""
+        logits = widen(self.logits)
+        peak = logits.max()
+        mass = torch.exp(logits - peak).sum()
+        return Partial(like.summed.new_zeros(()), mass.view(1, 1, 1, 1), peak.view(1, 1, 1, 1))

@@ -44,7 +44,7 @@ class Chunks:
             return new
         if self.span.uniform:
             return torch.cat([buffer[:, : self.filled[0]], new], 1)
-        return _take(torch.cat([buffer, new], 1), self._join_index(buffer.shape[1], new.device))
+        return take(torch.cat([buffer, new], 1), self._join_index(buffer.shape[1], new.device))
 
     def _join_index(self, held: int, device: torch.device) -> Tensor:
         filled = torch.tensor(self.filled, device=device)[:, None]
@@ -59,7 +59,7 @@ class Chunks:
             return stream[:, begin[0] : begin[0] + kept[0]]
         column = torch.arange(max(kept), device=stream.device)
         index = torch.tensor(begin, device=stream.device)[:, None] + column
-        return _take(stream, index.clamp(max=stream.shape[1] - 1))
+        return take(stream, index.clamp(max=stream.shape[1] - 1))
 
     def first_positions(self, device: torch.device | str) -> Tensor:
         """Position in the text of each stream's first token: [B, 1]."""
@@ -82,7 +82,7 @@ class Chunks:
         return tuple(min(self._written(p + offset) - w, c) for p, w, c in pairs)
 
 
-def _take(x: Tensor, index: Tensor) -> Tensor:
+def take(x: Tensor, index: Tensor) -> Tensor:
     """x[b, index[b, i]] for x [B, S, ...] and index [B, N]."""
     rows = torch.arange(x.shape[0], device=x.device)[:, None]
     return x[rows, index]

@@ -28,16 +28,18 @@ def combine(parts: Mapping[Heads, Partial]) -> Partial:
     """
     if len(parts) == 1:
         return next(iter(parts.values()))
-    answer = _in_order({heads: part.answer for heads, part in parts.items()})
     known = [part.mass.dtype for part in parts.values() if part.mass is not None]
-    if not known:
-        return Partial(answer)
-    return Partial(answer, _in_order({heads: _mass(part, known[0]) for heads, part in parts.items()}))
+    given = {heads: _with_mass(part, known[0]) if known else part for heads, part in parts.items()}
+    fields = zip(*given.values(), strict=True)
+    return Partial(*(None if each[0] is None else _in_order(dict(zip(given, each, strict=True))) for each in fields))
 
 
-def _mass(part: Partial, dtype: torch.dtype) -> Tensor:
-    most = torch.finfo(dtype).max
-    return torch.full_like(part.answer[..., :1], most, dtype=dtype) if part.mass is None else part.mass
+def _with_mass(part: Partial, dtype: torch.dtype) -> Partial:
+    """A finished answer as the one entry of a softmax whose logit nothing else comes near."""
+    if part.mass is not None:
+        return part
+    one = torch.ones_like(part.summed[..., :1], dtype=dtype)
+    return Partial(part.summed, one, one * torch.finfo(dtype).max)
 
 
 def _in_order(groups: Mapping[Heads, Tensor]) -> Tensor:

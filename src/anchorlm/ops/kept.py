@@ -35,9 +35,11 @@ def attend_kept(q: Tensor, k: Tensor, v: Tensor, seen: Tensor, bias: Tensor | No
     if bias is not None:
         scores = scores + bias.transpose(-1, -2)[:, :, None]
     scores = scores.masked_fill(~seen[:, :, None], UNSEEN)
-    mass = torch.logsumexp(scores, -1, keepdim=True)
-    answer = torch.exp(scores - mass).to(v.dtype).flatten(2, 3) @ v
-    return Partial(answer.reshape(q.shape), mass.reshape(batch, heads, tokens, 1))
+    peak = scores.amax(-1, keepdim=True)
+    weights = torch.exp(scores - peak)
+    summed = weights.to(v.dtype).flatten(2, 3) @ v
+    mass = weights.sum(-1, keepdim=True)
+    return Partial(summed.reshape(q.shape), *(x.reshape(batch, heads, tokens, 1) for x in (mass, peak)))
 
 
 def far_attention(q: Tensor, k: Tensor, scale: float, text: Tensor, position: Tensor, window: int) -> Tensor:

@@ -1,7 +1,12 @@
-"""Attention over some of the keys, and the join of two such parts under one normaliser (online softmax)."""
+"""What attention, or a memory, says over some of the tokens, before it is divided by its weights; and the join of two.
+
+Every mixer works on these: a softmax over two sets of keys needs their highest logits, a shared normaliser needs the
+sums of the weights, and any other mixer the finished answers.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -11,16 +16,34 @@ from .wide import widen
 
 
 class Partial(NamedTuple):
-    """Attention over some of the keys: its answer [B, Hq, N, d], and the logarithm of the sum of exp(logit) over these
-    keys [B, Hq, N, 1], in fp32 or wider; None where no other key can be seen, so that nothing is to be joined."""
+    """Values summed with their weights: [B, Hq, N, d].
 
-    answer: Tensor
+    mass [B, Hq, N, 1]: the sum of the weights, in fp32 or wider; None where `summed` is the finished answer and nothing
+    can be joined under one normaliser. peak [B, Hq, N, 1]: the weights are exp(logit - peak); None where they are not
+    exponentials.
+    """
+
+    summed: Tensor
     mass: Tensor | None = None
+    peak: Tensor | None = None
+
+    @property
+    def answer(self) -> Tensor:
+        """The weighted mean; 0 where nothing has a weight."""
+        if self.mass is None:
+            return self.summed
+        return (widen(self.summed) / self.mass.masked_fill(self.mass == 0, 1.0)).to(self.summed.dtype)
 
 
 def join(a: Partial, b: Partial) -> Partial:
-    """The attention over the keys of both: one softmax, exactly. Both need their mass."""
-    assert a.mass is not None and b.mass is not None
-    mass = torch.logaddexp(a.mass, b.mass)
-    answer = widen(a.answer) * torch.exp(a.mass - mass) + widen(b.answer) * torch.exp(b.mass - mass)
-    return Partial(answer.to(a.answer.dtype), mass)
+    """Both sets of keys under one softmax, exactly (online softmax). Both need mass and peak."""
+    assert a.mass is not None and b.mass is not None and a.peak is not None and b.peak is not None
+    peak = torch.maximum(a.peak, b.peak)
+    left, right = torch.exp(a.peak - peak), torch.exp(b.peak - peak)
+    summed = widen(a.summed) * left + widen(b.summed) * right
+    return Partial(summed.to(a.summed.dtype), a.mass * left + b.mass * right, peak)
+
+
+def concatenate(parts: Sequence[Partial]) -> Partial:
+    """Partials of consecutive tokens as one; all have the same fields."""
+    return Partial(*(None if each[0] is None else torch.cat(each, 2) for each in zip(*parts, strict=True)))

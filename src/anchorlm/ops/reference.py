@@ -48,6 +48,8 @@ def place_of_query(t: int, j: int, reach: Reach) -> int | None:
         return t
     if reach.kind == "segment" and reach.segment is not None and j // reach.segment == t // reach.segment:
         return t
+    if reach.kind == "terrace" and reach.window is not None and j // reach.window >= t // reach.window - 1:
+        return t
     if reach.kind == "window" and reach.window is not None:
         if t - j < reach.window:
             return t

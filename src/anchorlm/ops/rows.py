@@ -39,6 +39,10 @@ class Span:
         starts = self.start[:1] if len(set(self.start)) == 1 else self.start
         return torch.tensor(starts, device=device)[:, None] + torch.arange(self.width, device=device)
 
+    def real(self, device: torch.device | str) -> Tensor:
+        """Which tokens are no filler: [B, T]."""
+        return torch.arange(self.width, device=device) < torch.tensor(self.length, device=device)[:, None]
+
 
 @dataclass(frozen=True)
 class Rows:

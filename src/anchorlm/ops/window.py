@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..plan import Reach
-from .partials import Partial
+from .partials import Partial, concatenate
 from .rows import Span
 from .wide import widen
 
@@ -37,6 +37,8 @@ def visible(queries: Tensor, keys: Tensor, reach: Reach) -> Tensor:
         return seen & (q - k < reach.window)
     if reach.kind == "segment":
         return seen & (k >= q // reach.segment * reach.segment)
+    if reach.kind == "terrace":
+        return seen & (k >= (q // reach.window - 1) * reach.window)
     return seen
 
 
@@ -58,7 +60,7 @@ class Band:
 
 def bands(reach: Reach, span: Span, cached: int, device: torch.device, dtype: torch.dtype) -> list[Band]:
     """The bands of a windowed or segmented call; the same for every layer of that reach."""
-    limit = reach.window or reach.segment or 1
+    limit = reach.limit or 1
     block = min(max(limit, MIN_BLOCK), MAX_BLOCK)
     positions, columns = span.positions(device), _key_positions(span, cached + span.width, device)
     found = []
@@ -99,17 +101,18 @@ def attend(
     return attend_partial(q, k, v, reach, span, scale, sinks, plan, _softmax).answer
 
 
-Normalise = Callable[[Tensor, torch.dtype], tuple[Tensor, Tensor | None]]
+Normalise = Callable[[Tensor, torch.dtype], tuple[Tensor, Tensor | None, Tensor | None]]
 
 
-def _softmax(scores: Tensor, dtype: torch.dtype) -> tuple[Tensor, None]:
-    return torch.softmax(scores, -1, dtype=_wide(scores)).to(dtype), None
+def _softmax(scores: Tensor, dtype: torch.dtype) -> tuple[Tensor, None, None]:
+    return torch.softmax(scores, -1, dtype=_wide(scores)).to(dtype), None, None
 
 
-def _massed(scores: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def _weighed(scores: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
     scores = widen(scores)
-    mass = torch.logsumexp(scores, -1, keepdim=True)
-    return torch.exp(scores - mass).to(dtype), mass
+    peak = scores.amax(-1, keepdim=True)
+    weights = torch.exp(scores - peak)
+    return weights.to(dtype), weights.sum(-1, keepdim=True), peak
 
 
 def attend_partial(
@@ -121,7 +124,7 @@ def attend_partial(
     scale: float,
     sinks: Sinks | None = None,
     plan: list[Band] | None = None,
-    normalise: Normalise = _massed,
+    normalise: Normalise = _weighed,
 ) -> Partial:
     """The same attention with its mass, to which keys beyond the reach can be joined.
 
@@ -133,28 +136,26 @@ def attend_partial(
     if reach.kind == "full":
         return Partial(_full(q, k, v, span, scale))
     found = bands(reach, span, cached, q.device, q.dtype) if plan is None else plan
-    parts = [_band(q, k, v, band, scale, sinks, normalise) for band in found]
-    masses = [part.mass for part in parts if part.mass is not None]
-    return Partial(torch.cat([part.answer for part in parts], 2), torch.cat(masses, 2) if masses else None)
+    return concatenate([_band(q, k, v, band, scale, sinks, normalise) for band in found])
 
 
 def _band(
     q: Tensor, k: Tensor, v: Tensor, band: Band, scale: float, sinks: Sinks | None, normalise: Normalise
 ) -> Partial:
-    """Softmax over a band's keys and, where they left the window, the sinks: [B, Hq, last - first, d]."""
+    """A band's keys and, where they left the window, the sinks: [B, Hq, last - first, d]."""
     part = slice(band.first, band.last)
     columns = slice(band.low, band.high)
     shape = q[:, :, part].shape
     scores = _scores(q[:, :, part], k[:, :, columns], band.bias, scale)
     if sinks is None or band.sink_bias is None:
-        weights, mass = normalise(scores, v.dtype)
+        weights, mass, peak = normalise(scores, v.dtype)
         summed = weights @ v[:, :, columns]
     else:
         far = _scores(sinks.queries[:, :, part], sinks.keys, band.sink_bias, scale)
         count = far.shape[-1]
-        weights, mass = normalise(torch.cat([far, scores], -1), v.dtype)
+        weights, mass, peak = normalise(torch.cat([far, scores], -1), v.dtype)
         summed = weights[..., :count] @ sinks.values + weights[..., count:] @ v[:, :, columns]
-    return Partial(summed.reshape(shape), None if mass is None else mass.reshape(*shape[:-1], 1))
+    return Partial(summed.reshape(shape), *(x if x is None else x.reshape(*shape[:-1], 1) for x in (mass, peak)))
 
 
 def _scores(q: Tensor, k: Tensor, bias: Tensor | None, scale: float) -> Tensor:
@@ -177,9 +178,9 @@ def _wide(x: Tensor) -> torch.dtype:
 
 def _is_plain_causal(reach: Reach, span: Span, cached: int) -> bool:
     """The kernel and the arguments that transformers gives the teacher, so that results are equal to the bit."""
-    if not span.uniform or cached != span.start[0]:
+    if reach.meta or not span.uniform or cached != span.start[0]:
         return False
-    limit = reach.window or reach.segment
+    limit = reach.limit
     return (cached == 0 or span.width == 1) and (limit is None or span.end[0] <= limit)
 
 

@@ -81,7 +81,7 @@ def check_rows(model: Any, recipe: Recipe, rows: Mixture, position: Position) ->
     row = next(batches(rows, data.length, data.batch, recipe.seed)).input_ids
     if not _must_calibrate(model, recipe, position):
         return
-    least = 2 * max(slot.chunk * (slot.lag + 1) for slot in model.plan.slots.values())
+    least = 2 * max(slot.delay for slot in model.plan.slots.values())
     if row.shape[1] < least:
         raise UserError(f"data.length is {data.length}; calibration needs {least}, two chunks, or set calibrate=false")
 
@@ -112,7 +112,7 @@ def _make_optimizer(stage: Stage) -> torch.optim.AdamW:
         {"params": list(g.parameters.values()), "name": g.name, "peak": g.lr, "weight_decay": g.weight_decay}
         for g in stage.groups
     ]
-    return torch.optim.AdamW(groups, lr=0.0, betas=(0.9, 0.95))
+    return torch.optim.AdamW(groups, lr=0.0, betas=(0.9, stage.settings.beta2))
 
 
 def _names(stage: Stage) -> dict[int, str]:

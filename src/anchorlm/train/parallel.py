@@ -108,8 +108,8 @@ def check_shard(recipe: Recipe, terms: Mapping[str, list[str]], world: World) ->
     if recipe.stage1.steps and recipe.stage1.mse_inputs == "teacher" and recipe.stage1.w_mse:
         raise UserError("recipe shard is true and stage1.mse_inputs is 'teacher'; sharded layers need 'student'")
     for name, found in terms.items():
-        if "keep" in found:
-            raise UserError(f"recipe shard is true and {name}.w_keep is in use; set it to 0 or shard to false")
+        if used := sorted({"keep", "maps"} & set(found)):
+            raise UserError(f"recipe shard is true and {name}.w_{used[0]} is in use; set it to 0 or shard to false")
         if getattr(recipe, name).window_dropout and recipe.data.batch > 1:
             raise UserError(f"recipe shard is true and {name}.window_dropout is in use; it needs data.batch=1")
 

@@ -17,6 +17,7 @@ from .distill import Distillation
 from .groups import Group, freeze_all_but, make_groups, nothing_to_train
 from .keep import Keep, check_gates, gated_slots
 from .losses import CrossEntropy, Needs, Term, Transfer
+from .maps import AttentionMaps, mapped_slots
 from .rows import check_weights
 
 
@@ -125,6 +126,14 @@ def _transfer(settings: StageSettings, model: Any) -> Term | None:
     return Transfer(layers, settings.w_mse, inputs=fed)
 
 
+def _maps(settings: StageSettings, model: Any) -> Term | None:
+    weight = getattr(settings, "w_maps", 0.0)
+    slots = mapped_slots(model.plan)
+    if weight and not slots:
+        raise UserError(f"stage1.w_maps is {weight:g} but no slot of the plan has mix 'shared'; leave it at 0")
+    return AttentionMaps(model, slots, weight) if slots else None
+
+
 def _cross_entropy(settings: StageSettings, model: Any) -> Term | None:
     return CrossEntropy(model.get_output_embeddings(), settings.w_ce)
 
@@ -134,7 +143,7 @@ def _distillation(settings: StageSettings, model: Any) -> Term | None:
 
 
 # A new loss is one line here: from the stage's settings and the model to a term, or None where it has no meaning.
-BUILDERS: tuple[Callable[[Any, Any], Term | None], ...] = (_keep, _transfer, _cross_entropy, _distillation)
+BUILDERS: tuple[Callable[[Any, Any], Term | None], ...] = (_keep, _transfer, _maps, _cross_entropy, _distillation)
 
 
 def _terms(settings: StageSettings, model: Any, name: str) -> tuple[Term, ...]:
@@ -167,4 +176,5 @@ def rate_factor(stage: StageSettings, step: int) -> float:
         return (step + 1) / stage.warmup
     if stage.schedule == "constant":
         return 1.0
-    return 0.5 * (1 + math.cos(math.pi * (step - stage.warmup) / max(1, stage.steps - stage.warmup)))
+    falling = 0.5 * (1 + math.cos(math.pi * (step - stage.warmup) / max(1, stage.steps - stage.warmup)))
+    return stage.floor + (1 - stage.floor) * falling

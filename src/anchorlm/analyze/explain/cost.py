@@ -113,12 +113,16 @@ def _spans(reach: Reach, slot: Slot, t: int) -> Row:
 
 def _edges(reach: Reach, slot: Slot, t: int) -> tuple[int, int]:
     """Tokens written when token t reads, and the first token that its window sees."""
-    written = max(0, t // slot.chunk - slot.lag) * slot.chunk
+    size, first = reach.window or reach.segment or 1, 0
     if reach.kind == "window":
-        return written, max(0, t + 1 - (reach.window or 0))
-    if reach.kind == "segment":
-        return written, t - t % (reach.segment or 1)
-    return written, 0 if reach.kind == "full" else t + 1
+        first = max(0, t + 1 - size)
+    elif reach.kind == "terrace":
+        first = max(0, t // size - 1) * size
+    elif reach.kind != "full":
+        first = t - t % size if reach.kind == "segment" else t + 1
+    if slot.by_chunk:
+        return max(0, t // slot.chunk - slot.behind) * slot.chunk, first
+    return t + 1 if slot.lag == "self" else first, first
 
 
 def _mean(reach: Reach, slot: Slot, context: int) -> Row:

@@ -12,7 +12,7 @@ from torch import Tensor
 from anchorlm.hf import AnchorForCausalLM
 from anchorlm.hf.branches import window_unseen
 from anchorlm.hf.layers import attention_as, run_layers
-from anchorlm.memory.slot import Trace
+from anchorlm.memory.trace import Trace
 from anchorlm.plan import Plan, Reach
 
 from ..bench import Sums, probe_sums
@@ -62,9 +62,9 @@ def _only(plan: Plan, gone: str) -> Plan:
 
 
 def _window(plan: Plan, layer: int) -> Knock:
-    """A layer that reads exact tokens keeps its reach, which also says what such a token must lie beyond."""
+    """A layer that reads what lies beyond its window keeps its reach, which says where that begins."""
     names = tuple(plan.reads(layer))
-    if any(plan.slots[name].rule_options.joint for name in names):
+    if any(plan.slots[name].rule_options.joint or plan.slots[name].lag == "evicted" for name in names):
         return Knock(WINDOW, layer, names, plan, unseen=True)
     layers = tuple(Reach("none") if index == layer else reach for index, reach in enumerate(plan.layers))
     return Knock(WINDOW, layer, names, replace(plan, layers=layers))
