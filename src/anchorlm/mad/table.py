@@ -150,5 +150,5 @@ def _pick(all_: dict[str, Any], names: Sequence[str], what: str) -> dict[str, An
 
 def _shortest(mad: Mad, plans: Mapping[str, Plan]) -> int:
     """Tokens above which some layer needs more than its window; and two chunks where slots are calibrated."""
-    chunks = [2 * slot.chunk * (slot.lag + 1) for plan in plans.values() for slot in plan.slots.values()]
+    chunks = [2 * slot.delay for plan in plans.values() for slot in plan.slots.values()]
     return max([mad.window + 1, *(chunks if mad.training.calibrate else [])])

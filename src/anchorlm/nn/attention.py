@@ -134,7 +134,7 @@ class HybridAttention(nn.Module):
         return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
 
     def _near(self, k: Tensor, v: Tensor, reach: Reach, heads: Heads, call: LayerCall) -> Near | None:
-        """What the KV heads `heads`, all of this reach, have at hand; what they keep for the next call goes into `call`."""
+        """What the KV heads `heads` of this reach have at hand; what they keep for the next call goes into `call`."""
         step, old = call.step, of_heads(call.attention, heads)
         if reach.kind == "none":
             call.new_attention[heads] = old or AttentionState(k[:, :, :0], v[:, :, :0])
