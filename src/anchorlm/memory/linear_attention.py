@@ -63,11 +63,9 @@ class StreamMemory(Memory):
         return self.stream(state, k, v, extra, None, Timing(True, k.shape[2]))[0]
 
 
-def _only(valid: Tensor | None, *given: Tensor | None) -> list[Tensor | None]:
-    """The given [B, H, T, n] with zeros where valid is false."""
-    if valid is None:
-        return list(given)
-    return [x if x is None else x.masked_fill(~valid[:, None, :, None], 0.0) for x in given]
+def _only(valid: Tensor | None, x: Tensor) -> Tensor:
+    """x [B, H, T, n] with zeros where valid is false."""
+    return x if valid is None else x.masked_fill(~valid[:, None, :, None], 0.0)
 
 
 def log_sigmoid_gate(x: Tensor, temperature: float) -> Tensor:
@@ -109,8 +107,8 @@ class HedgehogMemory(StreamMemory, rule="hedgehog"):
     def stream(
         self, state: Weights, k: Tensor, v: Tensor, extra: Weights, valid: Tensor | None, timing: Timing
     ) -> tuple[Weights, Read]:
-        fade = extra["fade"][:, None] if "fade" in extra else None
-        k, fade = _only(valid, k, fade)
+        fade = _only(valid, extra["fade"][:, None]) if "fade" in extra else None
+        k = _only(valid, k)
         values = F.pad(widen(v), (0, 1), value=1.0)
         found = stream.run(state["s"], k, values, fade, timing.size, timing.own, detach=timing.detach)
         return {"s": found.last}, lambda q: _divided(found.read(q))
@@ -139,7 +137,8 @@ class GlaMemory(StreamMemory, rule="gla"):
         self, state: Weights, k: Tensor, v: Tensor, extra: Weights, valid: Tensor | None, timing: Timing
     ) -> tuple[Weights, Read]:
         fade = self._fade(extra["raw"])
-        k, fade = _only(valid, -torch.expm1(fade) if self.options.variant == "hgrn2" else k, fade)
+        k = _only(valid, -torch.expm1(fade) if self.options.variant == "hgrn2" else k)
+        fade = _only(valid, fade)
         found = stream.run(state["s"], k, widen(v), fade, timing.size, timing.own, detach=timing.detach)
         return {"s": found.last}, lambda q: Partial(found.read(q))
 
@@ -170,7 +169,8 @@ class GsaMemory(StreamMemory, rule="gsa"):
         self, state: Weights, k: Tensor, v: Tensor, extra: Weights, valid: Tensor | None, timing: Timing
     ) -> tuple[Weights, Read]:
         fade = log_sigmoid_gate(self._pooled(widen(extra["raw"])), self.options.temperature)
-        fade, taken = _only(valid, fade, -torch.expm1(fade))
+        fade = _only(valid, fade)
+        taken = -torch.expm1(fade)  # 0 where nothing fades
         given = (fade, timing.size, timing.own)
         keys = stream.run(state["k"], k, taken, *given, axis="values", detach=timing.detach)
         values = stream.run(state["v"], taken, widen(v), *given, detach=timing.detach)

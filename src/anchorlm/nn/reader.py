@@ -27,7 +27,9 @@ class SlotReader(nn.Module):
         super().__init__()
         self.slot, self.mix = slot, slot.mix
         self.state_heads = shape.query_heads if slot.heads == "q" else shape.kv_heads
-        self.queries = Memory.rules[slot.rule].feature_map(slot, shape.query_heads, shape.head_dim)
+        feature_map = Memory.rules[slot.rule].feature_map
+        assert feature_map is not None, "exact tokens have a reader of their own"
+        self.queries = feature_map(slot, shape.query_heads, shape.head_dim)
         self.norm_weight = nn.Parameter(torch.ones(shape.head_dim)) if slot.norm else None
         self.map = build_map(slot.map, shape.query_heads, shape.head_dim)
         self.starts = MIXERS[slot.mix.kind].starts(slot.mix, shape)
