@@ -166,6 +166,11 @@ def test_made_from_model_args(base_folder):
     adapt = importlib.import_module("anchorlm.eval.lm_eval").HarnessModel
     made = adapt.create_from_arg_string(f"path={base_folder},max_length=64", {"batch_size": 1, "device": None})
     assert made.max_length == 64
+    assert adapt(tiny_llama(), char_tokenizer(), max_length=1024).max_length == 512
+    with pytest.raises(UserError, match="max_length is 0"):
+        adapt(tiny_llama(), char_tokenizer(), max_length=0)
+    with pytest.raises(UserError, match="'pth' is unknown; did you mean 'path'"):
+        adapt.create_from_arg_obj({"pth": "x"})
     with pytest.raises(UserError, match="path=DIR"):
         adapt.create_from_arg_obj({})
 

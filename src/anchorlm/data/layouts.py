@@ -139,7 +139,7 @@ def _instructed(word: Callable[..., Question]) -> Callable[[Record], Question]:
 
     def make(record: Record) -> Question:
         form = r"[^:]*: (.*?)\s*\n\n(?:Answer|Option)1: (.*?)\s*Answer format:"
-        question, choices = re.match(form, record["instruction"], re.S).groups()  # type: ignore[union-attr]
+        question, choices = re.findall(form, record["instruction"], re.S)[0]
         texts = re.split(r"\s(?:Answer|Option)\d: ", choices)
         return word(question, texts, int(re.sub(r"\D", "", record["answer"])) - 1)
 

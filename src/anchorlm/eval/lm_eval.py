@@ -15,14 +15,16 @@ from typing import Any
 import torch
 from transformers import StoppingCriteriaList, StopStringCriteria
 
-from anchorlm.core import UserError
+from anchorlm.core import UserError, suggest
 from anchorlm.eval.choices import Pair, PairEncoder, score_pairs
+from anchorlm.eval.options import check_count
 from anchorlm.reading import device_of, position_limit
 
 log = logging.getLogger(__name__)
 
 UNLIMITED = 2**31 - 1  # the harness wants a number
 PAIRS_AT_ONCE = 128  # of which the contexts are searched for a shared beginning
+MODEL_ARGS = ("path", "dtype", "device", "base", "any_base", "max_length", "block")
 NEW_TOKENS = 256  # where a task does not say how much may be written
 
 try:
@@ -35,29 +37,34 @@ utils: Any = importlib.import_module("lm_eval.utils")
 
 @register("anchorlm")
 class HarnessModel(harness.TemplateLM):
-    """`max_length`: by default what the model can read, without limit where no layer sees the whole text.
+    """`max_length`: at most what the model can read, which has no limit where no layer sees the whole text.
 
     truncated: requests so far whose context lost its beginning; each call that cuts any also logs how many.
     """
 
     def __init__(self, model: Any, tokenizer: Any, max_length: int | None = None, block: int = 512):
         super().__init__()
+        for name, value in (("max_length", max_length), ("block", block)):
+            check_count(name, value)
         self.model, self.tokenizer, self.block = model, tokenizer, block
-        self.encode = PairEncoder(tokenizer, max_length or position_limit(model))
+        self.encode = PairEncoder(tokenizer, min(filter(None, (max_length, position_limit(model))), default=None))
         self.truncated = 0
 
     @classmethod
     def create_from_arg_obj(cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None) -> Any:
-        """From model_args: path, and dtype, device, base, max_length. Batching is the model's own affair."""
+        """From model_args: path, and any other of MODEL_ARGS. How much is read at once is not for the harness to say."""
         from anchorlm.convert.load import load
 
         given = {k: v for k, v in ((additional_config or {}) | arg_dict).items() if v is not None}
         for name in ("batch_size", "max_batch_size"):
             given.pop(name, None)
+        for name in given:
+            if name not in MODEL_ARGS:
+                raise UserError(f"model_args: {name!r} is unknown; {suggest(name, MODEL_ARGS)}")
         if "path" not in given:
             raise UserError("model_args needs path=DIR")
-        more = {name: given.pop(name) for name in ("max_length", "block") if name in given}
-        return cls(*load(given.pop("path"), **given), **more)
+        own = {name: given.pop(name) for name in ("max_length", "block") if name in given}
+        return cls(*load(given.pop("path"), **given), **own)
 
     @classmethod
     def create_from_arg_string(cls, arg_string: str, additional_config: dict[str, Any] | None = None) -> Any:
