@@ -52,7 +52,7 @@ class HarnessModel(harness.TemplateLM):
 
     @classmethod
     def create_from_arg_obj(cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None) -> Any:
-        """From model_args: path, and any other of MODEL_ARGS. How much is read at once is not for the harness to say."""
+        """From model_args: path, and any other of MODEL_ARGS. Batch sizes that the harness hands on are not used."""
         from anchorlm.convert.load import load
 
         given = {k: v for k, v in ((additional_config or {}) | arg_dict).items() if v is not None}
