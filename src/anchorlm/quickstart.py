@@ -116,7 +116,8 @@ class _Run:
         dtype = next(self.model.backbone.parameters()).dtype
         found = summary.summary(config, self.model.plan, summary.stored_lora(self.folder), dtype)
         for row in found["layers"]:
-            self.say("  layers {layers:<6} {attention:<22} writes {writes:<6} reads {reads}".format(**row))
+            filled = {key: value or "-" for key, value in row.items()}
+            self.say("  layers {layers:<6} {attention:<22} writes {writes:<6} reads {reads}".format(**filled))
         self.say(f"  state of one sequence, keys and values in {found['dtype']}, the rest in float32:")
         for part, size in found["state_bytes"].items():
             self.say(f"  {part:<26} {size:>12,} bytes" if size else f"  {part:<26} {'-':>12}")

@@ -49,7 +49,7 @@ def convert(
     some = next(model.backbone.parameters())
     defaults = {"plan": plan, "seed": seed, "dtype": str(some.dtype).removeprefix("torch."), **slot_defaults(chosen)}
     save(model, out, loaded.tokenizer, {"defaults": defaults}, overwrite=overwrite)
-    report(found | {"base": base, "out": out, "defaults": defaults}, json)
+    report(found | {"base": base, "weights": loaded.source, "out": out, "defaults": defaults}, json)
 
 
 def slot_defaults(plan: Any) -> dict[str, Any]:
@@ -65,6 +65,7 @@ def report(found: dict[str, Any], json: bool) -> None:
     if json:
         return show.emit(found)
     plan_tables(found)
+    show.line(f"base {found['base']}: weights of {found['weights']}")
     show.line("defaults that change results: " + " ".join(f"{key}={value}" for key, value in found["defaults"].items()))
     show.line(f"wrote {found['out']}; memory is new: train it with  anchorlm train {found['out']} --data TEXT -o DIR2")
 

@@ -149,7 +149,13 @@ def _check_device(device: str) -> str:
 def _read_config(folder: Path):
     path = folder / "config.json"
     if not path.is_file():
-        raise UserError(f"base {folder} has no config.json; it is not a Hugging Face model folder")
+        unfinished = (folder / "checkpoints").is_dir()
+        why = (
+            "its training is not finished; the same train command goes on"
+            if unfinished
+            else ("it is not a Hugging Face model folder")
+        )
+        raise UserError(f"base {folder} has no config.json; {why}")
     try:
         fields = json.loads(path.read_text(encoding="utf-8"))
         kind = fields.get("model_type")
