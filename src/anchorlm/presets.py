@@ -197,7 +197,7 @@ def load_plan(name: str | Path, shape: ModelShape, overrides: Mapping[str, Any] 
         raise UserError(f"plan {str(name)!r}: {kind}; {suggest(str(name), PRESETS)}")
     try:
         stored = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError) as error:  # an impossible date is a ValueError
         raise UserError(f"plan {path} is not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(stored, Mapping):
         raise UserError(f"plan {path} is empty or not a mapping; see docs/plans.md")

@@ -12,7 +12,7 @@ from .rules import mapping, number_range, one_of, strict, whole
 KINDS = ("full", "window", "terrace", "segment", "none")
 POSITIONS = ("rope", "none")
 
-MOST_HEADS = 4096  # in one range: the number of a model's KV heads is not known where a plan is read
+MOST_HEADS = 4096  # the number of a model's KV heads is not known where a plan is read
 
 Heads = tuple[int, ...]
 
@@ -46,7 +46,8 @@ class Reach:
         """
         given = strict(cls, values, where)
         alone = set(given) == {"heads"}
-        heads = _named_heads(given.pop("heads", None) or {}, f"{where}.heads")
+        found = given.pop("heads", None)
+        heads = _named_heads({} if found is None else found, f"{where}.heads")
         rest = common if common is not None and alone else cls(**given)
         return replace(rest, heads=tuple(sorted({**dict(rest.heads), **heads}.items())))
 
@@ -151,7 +152,7 @@ def _named_heads(entries: Any, where: str) -> dict[int, Reach]:
     named: dict[int, Reach] = {}
     for key, entry in mapping(entries, where).items():
         numbers = number_range(str(key))
-        if not numbers or len(numbers) > MOST_HEADS:
+        if not numbers or numbers[-1] >= MOST_HEADS:
             raise UserError(f"{where} names {str(key)!r}; write a KV head such as 0 or a range such as 0-2")
         reach = Reach.from_dict({"kind": entry} if isinstance(entry, str) else entry, f"{where}.{key}")
         for head in numbers:

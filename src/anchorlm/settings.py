@@ -166,7 +166,7 @@ def parse_yaml(text: str, what: str) -> dict:
     """Keys and values of a YAML text; `what` names it in the UserError when it is none."""
     try:
         data = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:  # an impossible date is a ValueError
         raise UserError(f"{what} is not valid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(data, dict):
         raise UserError(f"{what} must hold keys and values, found {type(data).__name__}")
@@ -180,7 +180,7 @@ def apply_override(data: dict, override: str, example: str = "stage1.steps=400")
         raise UserError(f"override {override!r} must look like {example}")
     try:
         value = yaml.safe_load(text)
-    except yaml.YAMLError:
+    except (yaml.YAMLError, ValueError):  # an impossible date is a ValueError
         raise UserError(f"override {override!r}: the value is not valid YAML") from None
     *groups, last = key.strip().split(".")
     for group in groups:

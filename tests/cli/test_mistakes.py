@@ -76,6 +76,7 @@ MISTAKES = [
     (("eval", "{folder}", "--data", "{tmp}/text.txt", "--set", "context=5"), "--context"),
     (("eval", "{folder}", "--data", "{tmp}/text.txt", "--set", "depths=x"), "depths is 'x'"),
     (("eval", "{folder}", "--data", "{tmp}/text.txt", "--set", "depths=[]"), "depths is []"),
+    (("eval", "{folder}", "--data", "{tmp}/text.txt", "--set", "block=2026-99-99"), "is not valid YAML"),
     (("eval", "{folder}", "--data", "{tmp}/text.txt", "--set", "lengths=[0]"), "lengths is [0]"),
     (("train", "{folder}", "--set", "stage1.lr=.inf", "--data", "x", "-o", "{tmp}/o"), "stage1.lr"),
     (("train", "{folder}", "--set", "stage2.lora.targets=[]", "--data", "x", "-o", "{tmp}/o"), "targets"),

@@ -100,6 +100,8 @@ BAD = {
     ),
     "head a word": ({"layers": {"3": {"heads": {"last": "full"}}}}, "layers.3.heads names 'last'; write a KV head"),
     "head range reversed": ({"layers": {"3": {"heads": {"1-0": "full"}}}}, "layers.3.heads names '1-0'; write a KV"),
+    "heads a zero": ({"attention": WINDOW | {"heads": 0}}, "attention.heads is 0; it must be a mapping"),
+    "head beyond all": ({"layers": {"3": {"heads": {"0-9" + 20 * "9": "full"}}}}, "layers.3.heads names '0-9999"),
     "head range endless": ({"layers": {"3": {"heads": {"0-99999999": "full"}}}}, "heads names '0-99999999'; write"),
     "head twice": (
         {"layers": {"3": {"heads": {1: "full", "0-1": "none"}}}}, "layers.3.heads.0-1 names head 1 again; name each"

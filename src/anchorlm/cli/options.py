@@ -92,7 +92,7 @@ def _typed(text: str, value: str) -> Any:
 
     try:
         return yaml.safe_load(value)
-    except yaml.YAMLError:
+    except (yaml.YAMLError, ValueError):  # an impossible date is a ValueError
         raise UserError(f"--set {text!r}: the value is not valid YAML") from None
 
 

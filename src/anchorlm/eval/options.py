@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
@@ -92,10 +93,16 @@ def check_count(name: str, value: Any, least: int = 1) -> None:
 
 
 def check_list(name: str, values: Any, wanted: str, fits: Callable[[Any], bool]) -> None:
-    numbers = isinstance(values, tuple) and all(isinstance(x, int | float) and fits(x) for x in values)
+    numbers = isinstance(values, tuple) and all(_is_number(x) and fits(x) for x in values)
+    shown = list(values) if isinstance(values, tuple) else values
     if not numbers or not values:
-        shown = list(values) if isinstance(values, tuple) else values
         raise UserError(f"eval option {name} is {shown!r}; give a list of {wanted}")
+    if len(set(values)) < len(values):
+        raise UserError(f"eval option {name} is {shown!r}; name each value once")
+
+
+def _is_number(x: Any) -> bool:
+    return isinstance(x, int | float) and not isinstance(x, bool) and math.isfinite(x)
 
 
 def check_names(name: str, values: Any, allowed: Any) -> tuple[str, ...]:

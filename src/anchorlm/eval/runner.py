@@ -125,9 +125,15 @@ def check_suites(suites: str | Iterable[str]) -> list[str]:
     return names
 
 
+PLAIN = ("ppl", "niah")  # their options stand without the suite's name
+
+
 def check_own(options: EvalOptions, names: list[str]) -> None:
-    """Raise UserError for own options of a suite that is not run."""
-    for suite in options.own:
+    """Raise UserError for own options of a suite that is not run, or has none."""
+    for suite, given in options.own.items():
+        if suite in PLAIN:
+            name = next(iter(given))
+            raise UserError(f"eval option '{suite}.{name}': suite {suite} has no options of its own; give {name} alone")
         if suite not in names:
             near = suggest(suite, SUITES) if suite not in SUITES else f"the suites are {', '.join(names)}"
             raise UserError(f"eval options of {suite!r} are given, which is not run; {near}")
