@@ -4,7 +4,7 @@ import pytest
 import yaml
 
 from anchorlm.core import UserError
-from anchorlm.settings import Recipe, flatten, load_recipe, recipe_names
+from anchorlm.settings import Recipe, Strict, checked, flatten, load_recipe, recipe_names
 
 
 def test_packaged_recipe_lists_every_field():
@@ -71,3 +71,16 @@ def test_unknown_recipe_and_damaged_file(tmp_path):
     path.write_text("- 1")
     with pytest.raises(UserError, match="keys and values"):
         load_recipe(path)
+
+
+def test_an_unknown_key_inside_a_list_or_a_mapping_is_named():
+    class Inner(Strict):
+        steps: int = 1
+
+    class Outer(Strict):
+        several: tuple[Inner, ...] = ()
+        named: dict[str, Inner] = {}
+
+    for values in ({"several": [{"stps": 1}]}, {"named": {"a": {"stps": 1}}}):
+        with pytest.raises(UserError, match="stps.*steps"):
+            checked(Outer, values, "settings")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
@@ -202,9 +202,17 @@ def _explain(kind: type[Strict], error: Any, what: str) -> str:
     return f"{what} {dotted} = {error['input']!r}: {error['msg'][0].lower()}{error['msg'][1:]}"
 
 
-def _fields(kind: type[BaseModel], path: Sequence[str]) -> list[str]:
+def _fields(kind: type[BaseModel], path: Sequence[str | int]) -> list[str]:
+    """Names of the fields where `path` ends; places in a list and keys of a mapping lead to no other model."""
     for part in path:
-        annotation = kind.model_fields[part].annotation
-        kinds = get_args(annotation) or (annotation,)  # of a group that may be left out too
-        kind = next(found for found in kinds if isinstance(found, type) and issubclass(found, BaseModel))
+        if part in kind.model_fields:
+            kind = next(_models(kind.model_fields[str(part)].annotation), kind)
     return list(kind.model_fields)
+
+
+def _models(annotation: Any) -> Iterator[type[BaseModel]]:
+    """The models that an annotation names, however it wraps them."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _models(part)
