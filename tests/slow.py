@@ -58,17 +58,17 @@ class SlowRow:
             begun = states[n // group * group]
             states.append(self._update(states[n], head, tokens, begun))
             if group > 1:
-                states[-1] |= {f"group.{name}": begun[name] for name in reference.NAMES}
+                states[-1] |= {f"group.{name}": begun[name] for name in self.writer.memory.names}
                 states[-1]["phase"] = torch.full((1, 1), (n + 1) % group, dtype=torch.float64)
         return states[chunks]
 
     def _start(self, head: int):
         memory = self.writer.memory
-        if self.slot.rule != "swiglu-ttt":
+        if self.slot.rule in ("linear", "delta"):
             return memory.steps.weight.new_zeros(memory.dim, memory.dim)
-        state = {name: memory.first(name)[head] for name in reference.NAMES}
+        state = {name: memory.first(name)[head] for name in memory.names}
         if memory.options.momentum:
-            state |= {f"momentum.{name}": torch.zeros_like(state[name]) for name in reference.NAMES}
+            state |= {f"momentum.{name}": torch.zeros_like(state[name]) for name in memory.names}
         return state
 
     def _update(self, state: Any, head: int, tokens: range, begun: Any):
@@ -81,19 +81,23 @@ class SlowRow:
             return reference.linear_update(state, keys, values, steps[:, head])
         if self.slot.rule == "delta":
             return reference.delta_update(state, keys, values, steps[:, head].clamp(max=1.0))
-        carry = None
-        if memory.options.momentum:
-            carry = sigmoid(x @ memory.carry_weight[head] + memory.carry_bias[head])
-        slow = {name: memory.first(name)[head] for name in reference.NAMES}
-        forget = None
-        if memory.options.decay:
-            forget = sigmoid(x @ memory.forget_weight[head] + memory.forget_bias[head])
+        slow = {name: memory.first(name)[head] for name in memory.names}
+        shares = {
+            name: sigmoid(x @ getattr(memory, f"{name}_weight")[head] + getattr(memory, f"{name}_bias")[head])
+            for name, used in (("carry", memory.options.momentum), ("forget", memory.options.decay))
+            if used
+        }
         own = steps[:, head :: memory.heads]
+        if self.slot.rule == "nmm":
+            return reference.mlp_write(state, slow, keys, values, own, shares, memory.options.limit, begun)
+        carry, forget = shares.get("carry"), shares.get("forget")
         return reference.swiglu_write(state, slow, keys, values, own, carry, memory.options, forget, begun)
 
     def answer(self, state, head: int, query: Tensor) -> Tensor:
-        if self.slot.rule != "swiglu-ttt":
+        if self.slot.rule in ("linear", "delta"):
             return state @ query
+        if self.slot.rule == "nmm":
+            return reference.mlp({name: state[name] for name in self.writer.memory.names}, query)
         if self.slot.rule_options.row_norm == "pre":
             slow = self._start(head)
             state = {n: reference._rows_as(state[n], slow[n]) for n in reference.NAMES}
@@ -104,16 +108,22 @@ def read(reader, row: SlowRow, q: Tensor, attended: Tensor) -> Tensor:
     """Attention joined with memory for one row: [Hq, T, d] from q before RoPE and attended, both [Hq, T, d]."""
     heads, tokens, _ = q.shape
     per_state = heads // reader.state_heads
-    joined = []
+    joined, given = [], row.x
+    if row.slot.mix.gate == "query":
+        flat = q.transpose(0, 1).flatten(1)
+        given = flat / (flat.square().mean(1, keepdim=True) + 1e-6).sqrt()
     for head in range(heads):
         states = [row.state_after(head // per_state, n) for n in range(tokens // row.slot.chunk + 1)]
         joined.append(
-            torch.stack([_token(reader, row, states, head, t, q[head, t], attended[head, t]) for t in range(tokens)])
+            torch.stack(
+                [_token(reader, row, states, head, t, q[head, t], attended[head, t], given[t]) for t in range(tokens)]
+            )
         )
     return torch.stack(joined)
 
 
-def _token(reader, row: SlowRow, states: list, head: int, t: int, q: Tensor, attended: Tensor) -> Tensor:
+def _token(reader, row: SlowRow, states: list, head: int, t: int, q: Tensor, attended: Tensor, x: Tensor) -> Tensor:
+    """x: what the gate looks at."""
     written = max(0, t // row.slot.chunk - row.slot.behind)
     if not written and row.slot.silent:
         return torch.zeros_like(attended) if row.slot.mix.kind == "residual" else attended
@@ -131,8 +141,7 @@ def _token(reader, row: SlowRow, states: list, head: int, t: int, q: Tensor, att
         return (1 - mix.share) * attended + mix.share * m
     width = len(reader.gate_bias) // len(reader.queries.scale)
     raw = (
-        reader.gate_weight[head * width : (head + 1) * width] @ row.x[t]
-        + reader.gate_bias[head * width : (head + 1) * width]
+        reader.gate_weight[head * width : (head + 1) * width] @ x + reader.gate_bias[head * width : (head + 1) * width]
     )
     if mix.kind == "convex":
         share = sigmoid(raw)

@@ -147,10 +147,11 @@ def test_invariant_21_folding_the_map_into_w1_equals_mapping_the_answer():
     assert_near(logits_of(bare, ids), logits_of(model, ids))
 
 
-def test_invariant_22_offline_batching_in_groups_of_one_is_the_online_rule():
+@pytest.mark.parametrize("rule", ["swiglu-ttt", "nmm"])
+def test_invariant_22_offline_batching_in_groups_of_one_is_the_online_rule(rule):
     """To the bit; a larger group takes its gradients elsewhere from its second chunk on, whatever the calls."""
-    ids, online = tokens(1, 26), one_layer()
-    single, double = (one_layer(options={"group": n}) for n in (1, 2))
+    ids, online = tokens(1, 26), one_layer(rule=rule)
+    single, double = (one_layer(rule=rule, options={"group": n}) for n in (1, 2))
     for model in (single, double):
         model.load_state_dict(online.state_dict())
     by_chunk, cache = read_by(single, ids, [4] * 6 + [2])

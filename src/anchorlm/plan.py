@@ -16,7 +16,7 @@ from . import linear_rules as linear_rules
 from .core import UserError, suggest
 from .plan_parts import Mix, ReadMap
 from .reach import Reach
-from .rules import RULES, RuleOptions, mapping, number_range, one_of, strict, whole
+from .rules import RULES, RuleOptions, mapping, number_range, one_of, strict, truth, whole
 from .shape import ModelShape
 
 HEADS = ("q", "kv")
@@ -76,8 +76,7 @@ class Slot:
         for name in ("conv", "detach"):
             whole(getattr(self, name), 0, f"{where}.{name}")
         for name in ("norm", "silent", "gap"):
-            if not isinstance(getattr(self, name), bool):
-                raise UserError(f"{where}.{name} is {getattr(self, name)!r}; it must be true or false")
+            truth(getattr(self, name), f"{where}.{name}")
         self.map.check(f"{where}.map", shape.head_dim)
         self.rule_options.check(f"{where}.options")
         self._check_lag(where)
@@ -148,10 +147,10 @@ class Plan:
                 free = f"{name}_slot"
                 raise UserError(f"slot name {name!r} is taken by torch modules; choose another, such as {free!r}")
             slot.check(f"slots.{name}", shape)
+            self._check_segment(name, slot)
             self._check_gap(name, slot, shape)
             self._check_joint(name, slot, shape)
             self._check_evicted(name, slot)
-            self._check_segment(name, slot)
         return self
 
     def _check_joint(self, name: str, slot: Slot, shape: ModelShape) -> None:

@@ -50,13 +50,16 @@ class Mix:
     (s N_a + N_m) / (s Z_a + Z_m), N_a and Z_a taken relative to the highest logit of the window and s learned for each
     head; `affine` multiplies N_m and Z_m by 1 - s. residual: after the output projection, through one of its own that
     starts at 0. joint: the keys that were read enter attention's own softmax.
-    share: g or s as a constant, not learned. start: what a learned one begins at.
+    share: g or s as a constant, not learned. start: what a learned one begins at. gate: what the gate of add and convex
+    looks at, the layer's "input" or its "query": all heads' queries before RoPE, at unit mean square (Titan-Llama,
+    arXiv 2610.19210).
     """
 
     kind: str = "add"
     share: float | None = None
     start: float | None = None
     affine: bool = False
+    gate: str = "input"
 
     def check(self, where: str) -> None:
         one_of(self.kind, tuple(MIXES), f"{where}.kind" if self != Mix(self.kind) else where)
@@ -70,6 +73,9 @@ class Mix:
             raise UserError(f"{where}.start is {self.start!r} but share is {self.share!r}: a constant has no start")
         if self.affine and self.kind != "shared":
             raise UserError(f"{where}.affine is {self.affine!r}; only mix 'shared' has it")
+        one_of(self.gate, ("input", "query"), f"{where}.gate")
+        if self.gate == "query" and (self.kind not in ("add", "convex") or self.share is not None):
+            raise UserError(f"{where}.gate is 'query'; only mix 'add' and a learned 'convex' have a gate")
 
     def _check_number(self, value: Any, where: str) -> None:
         most = math.inf if self.kind == "sum" else 1

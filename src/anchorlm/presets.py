@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import yaml
 
 from .core import UserError, suggest
 from .plan import ModelShape, Plan, Reach, Slot
-from .rules import RULES, whole
+from .rules import RULES, RuleOptions, one_of, whole
 
 WINDOW = 512
 SINKS = 4
@@ -75,31 +75,76 @@ def anchor_hybrid(shape: ModelShape, window: int = WINDOW, sinks: int = SINKS, *
     return Plan(layers, {f"g{n}": _slot(group, window, slot) for n, group in enumerate(groups)})
 
 
-def lolcats(shape: ModelShape, window: int = 64, kind: str = "window", **slot: Any) -> Plan:
+def lolcats(
+    shape: ModelShape, window: int = 64, kind: str = "window", groups: Groups | None = None, rest: str = "own",
+    **slot: Any,
+) -> Plan:  # fmt: skip
     """LoLCATs (arXiv 2410.10254): what leaves a window goes into Hedgehog features, under one normaliser with it.
 
     kind: "window" slides; "terrace", the paper's default, sees its own block of tokens and the one before.
+    groups, rest: as `_remembering` says.
     """
-    return _private(shape, [Reach(kind, window)] * shape.layers, {"rule": "hedgehog"} | slot)
+    reaches = [Reach(kind, window)] * shape.layers
+    return _remembering(shape, reaches, {"rule": "hedgehog"} | slot, groups, rest)
 
 
-def liger(shape: ModelShape, window: int = 64, full_every: int = 0, **slot: Any) -> Plan:
+def liger(
+    shape: ModelShape, window: int = 64, full_every: int = 0, groups: Groups | None = None, rest: str = "own",
+    **slot: Any,
+) -> Plan:  # fmt: skip
     """Liger (arXiv 2503.01496): half a window, half gated linear attention whose gate is the key; no new parameter.
 
     full_every: every such layer keeps full attention and no memory; 8 is the paper's "-H", 0 none.
+    groups, rest: as `_remembering` says.
     """
-    return _private(shape, _but_every(full_every, Reach("window", window), shape), {"rule": "gla"} | slot)
+    reaches = _but_every(full_every, Reach("window", window), shape)
+    return _remembering(shape, reaches, {"rule": "gla"} | slot, groups, rest)
 
 
-def lizard(shape: ModelShape, window: int = 128, meta: int = 4, full_every: int = 0, **slot: Any) -> Plan:
+def lizard(
+    shape: ModelShape, window: int = 128, meta: int = 4, full_every: int = 0, groups: Groups | None = None,
+    rest: str = "own", **slot: Any,
+) -> Plan:  # fmt: skip
     """Lizard (arXiv 2507.09025): no positions, meta logits in the window's denominator, a gated normalised memory.
 
     full_every: every such layer stays the teacher's; 2 is the paper's hybrid, 0 none. Features are as wide as a head.
+    groups, rest: as `_remembering` says.
     """
     reach = Reach("window", window, meta=meta, positions="none")
     options = {"gate": "scalar", "width": shape.head_dim}
     own = {"heads": "kv", "lag": "self", "rope": "none", "mix": "sum", "options": options}
-    return _private(shape, _but_every(full_every, reach, shape), {"rule": "hedgehog"} | own | slot)
+    reaches = _but_every(full_every, reach, shape)
+    return _remembering(shape, reaches, {"rule": "hedgehog"} | own | slot, groups, rest)
+
+
+def titan_llama(
+    shape: ModelShape, segment: int = WINDOW, converted: int | list[int] = 4, later: str = "full",
+    window: int = WINDOW, sinks: int = SINKS, groups: Groups | None = None, rest: str = "own", **slot: Any,
+) -> Plan:  # fmt: skip
+    """Titan-Llama (arXiv 2610.19210): attention inside segments, and all before them in a neural memory a KV head.
+
+    converted: how many of the first layers, or which. later: what the others see, "full" or a "window" of `window`
+    tokens with `sinks`. groups, rest: as `_remembering` says.
+    """
+    one_of(later, ("full", "window"), "later")
+    chosen = _converted(converted, shape.layers)
+    others = Reach() if later == "full" else Reach("window", window, sinks)
+    reaches = [Reach("segment", segment=segment) if i in chosen else others for i in range(shape.layers)]
+    own = {"rule": "nmm", "lag": "segment", "chunk": segment}
+    return _remembering(shape, reaches, own | slot, groups, rest, chosen)
+
+
+def _converted(converted: Any, depth: int) -> list[int]:
+    """The first `converted` layers, of fewer all; or the layers of a list."""
+    if not isinstance(converted, list):
+        whole(converted, 1, "converted")
+        return list(range(min(converted, depth)))
+    if not converted:
+        raise UserError("converted is []; name a layer, or how many of the first")
+    for layer in converted:
+        if isinstance(layer, bool) or layer not in range(depth):
+            raise UserError(f"converted names layer {layer!r}; the model has layers 0 to {depth - 1}")
+    return sorted(set(converted))
 
 
 def _but_every(full_every: int, reach: Reach, shape: ModelShape) -> list[Reach]:
@@ -108,9 +153,24 @@ def _but_every(full_every: int, reach: Reach, shape: ModelShape) -> list[Reach]:
     return [Reach() if full_every and i % full_every == full_every - 1 else reach for i in range(shape.layers)]
 
 
-def _private(shape: ModelShape, reaches: list[Reach], slot: Mapping[str, Any]) -> Plan:
-    """A slot of its own in every layer whose attention is limited, as a plan file would say it."""
-    entries = {f"l{i}": {"write": i} | dict(slot) for i, reach in enumerate(reaches) if reach != Reach()}
+def _remembering(
+    shape: ModelShape, reaches: list[Reach], slot: Mapping[str, Any], groups: Groups | None, rest: str,
+    layers: list[int] | None = None,
+) -> Plan:  # fmt: skip
+    """A slot of its own in every layer of `layers`, by default those of limited attention, as a plan file would say it.
+
+    groups: these layers share one state each, written by the first and read by all through a map of their own, the
+    identity at the start. rest: whether the other layers have their "own" slot or "none".
+    """
+    one_of(rest, ("own", "none"), "rest")
+    able = layers or [i for i, reach in enumerate(reaches) if reach != Reach()]
+    chosen = [] if groups is None else _checked_groups(groups, len(able), able)
+    grouped = {layer for group in chosen for layer in group}
+    entries = {
+        f"g{n}": {"write": group[0], "read": group, "map": "cayley"} | dict(slot) for n, group in enumerate(chosen)
+    }
+    if rest == "own":
+        entries |= {f"l{i}": {"write": i} | dict(slot) for i in able if i not in grouped}
     return Plan(tuple(reaches), Plan.from_dict({"slots": entries}, shape.layers).slots)
 
 
@@ -119,10 +179,20 @@ def full(shape: ModelShape) -> Plan:
     return Plan((Reach(),) * shape.layers)
 
 
-def _checked_groups(groups: Any) -> Groups:
-    lists = isinstance(groups, list) and 1 <= len(groups) <= 2 and all(isinstance(g, list) and g for g in groups)
-    if not lists or not all(isinstance(layer, int) for group in groups for layer in group):
-        raise UserError(f"groups is {groups!r}; give one or two lists of layers, such as [[0, 1], [6, 7]]")
+def _checked_groups(groups: Any, most: int = 2, able: Collection[int] | None = None) -> Groups:
+    """Lists of layers, each layer once. able: those that have a memory to share; None: any."""
+    lists = isinstance(groups, list) and groups and all(isinstance(g, list) and g for g in groups)
+    if not lists or len(groups) > most or not all(isinstance(layer, int) for group in groups for layer in group):
+        count = "one or two lists" if most == 2 else "lists"
+        raise UserError(f"groups is {groups!r}; give {count} of layers, such as [[0, 1], [6, 7]]")
+    named = [layer for group in groups for layer in group]
+    for layer in named if able is not None else ():
+        if layer not in able:
+            raise UserError(
+                f"groups names layer {layer}, which has no memory to share; layers {', '.join(map(str, able))} have"
+            )
+        if named.count(layer) > 1:
+            raise UserError(f"groups names layer {layer} twice; a layer shares one state")
     return groups
 
 
@@ -141,6 +211,7 @@ PRESETS: dict[str, Callable[..., Plan]] = {
     "lolcats": lolcats,
     "liger": liger,
     "lizard": lizard,
+    "titan-llama": titan_llama,
 }
 
 
@@ -176,8 +247,14 @@ def _override_slots(plan: Plan, values: Mapping[str, Any], shape: ModelShape) ->
 
 
 def _own_fields(rule: str, slot: Mapping[str, Any]) -> dict[str, Any]:
-    """What the rule sets for its slots; its chunk is never longer than the preset's, which follows the window."""
-    own = RULES[rule].slot_defaults if rule in RULES else {}
+    """What the rule sets for its slots; its chunk is never longer than the preset's, which follows the window.
+
+    A slot that several layers read keeps its map, unless its tokens enter their softmax.
+    """
+    options = RULES.get(rule, RuleOptions)
+    own = dict(options.slot_defaults)
+    if len(slot["read"]) > 1 and not options.joint:
+        own.pop("map", None)
     return {key: min(value, slot[key]) if key == "chunk" else value for key, value in own.items()}
 
 

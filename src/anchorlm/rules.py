@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from itertools import pairwise
 from typing import Any, ClassVar
 
 from .core import UserError, suggest
@@ -18,6 +19,11 @@ def positive(value: Any, where: str) -> None:
 def whole(value: Any, least: int, where: str) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise UserError(f"{where} is {value!r}; it must be a whole number of at least {least}")
+
+
+def truth(value: Any, where: str) -> None:
+    if not isinstance(value, bool):
+        raise UserError(f"{where} is {value!r}; it must be true or false")
 
 
 def one_of(value: Any, allowed: tuple[str, ...], where: str) -> None:
@@ -114,57 +120,42 @@ class FastWeightOptions(RuleOptions):
 
 
 @dataclass(frozen=True)
-class SwigluOptions(FastWeightOptions):
-    """SwiGLU fast weights trained at test time (LaCT, arXiv 2505.23884; Anchor, arXiv 2611.04327).
+class TrainedOptions(FastWeightOptions):
+    """What fast weights have in common that learn by one step of gradient descent a chunk.
 
     step: initial inner step size per token; training calibrates it to the text first.
-    loss: inner loss, "dot" or "squared".
-    ratio: hidden width over head width.
     key_scale: length of the normalised keys and queries over the square root of the head width. At 1 the hidden units
         see inputs of unit variance; at length 1 (LaCT) they see almost none and learn slowly without Muon.
-    limit: no update of a matrix is longer than this share of the matrix at the start, so that a run of alike tokens
+    limit: no change of a matrix is longer than this share of the matrix at the start, so that a run of alike tokens
         cannot blow the state up.
-    rank: 0 for free starting matrices, else w0 and w2 start as a product of this rank plus half the identity.
     decay: forget a learned share of the state at every chunk, 0.25 % at the start (Titans, arXiv 2501.00663).
     momentum: carry the previous chunk's update.
-    muon: orthogonalise the update; muon_step scales it.
     group: chunks whose gradients are taken at the weights that held when the group began (Titans' offline batching);
         1 is the online rule. Above 1 the state also carries those weights.
-    row_norm: "none", "post" (renormalise the rows after each update) or "pre" (carry the unnormalised sum).
     """
 
+    steps: ClassVar[int] = 1  # step sizes a token
     step: float = 0.002
-    loss: str = "squared"
-    ratio: float = 1.0
     key_scale: float = 1.0
     limit: float = 0.5
-    rank: int = 0
     decay: bool = False
     momentum: bool = False
-    muon: bool = False
-    muon_step: float = 0.2
     group: int = 1
-    row_norm: str = "none"
 
     def check(self, where: str) -> None:
         super().check(where)
-        positive(self.ratio, f"{where}.ratio")
-        positive(self.muon_step, f"{where}.muon_step")
         positive(self.key_scale, f"{where}.key_scale")
         positive(self.limit, f"{where}.limit")
-        one_of(self.loss, ("dot", "squared"), f"{where}.loss")
-        one_of(self.row_norm, ("none", "post", "pre"), f"{where}.row_norm")
-        whole(self.rank, 0, f"{where}.rank")
         whole(self.group, 1, f"{where}.group")
-        for name in ("momentum", "muon", "decay"):
-            if not isinstance(getattr(self, name), bool):
-                raise UserError(f"{where}.{name} is {getattr(self, name)!r}; it must be true or false")
+        for name in ("decay", "momentum"):
+            truth(getattr(self, name), f"{where}.{name}")
 
-    def width(self, dim: int) -> int:
-        return max(1, round(self.ratio * dim))
+    def weights(self, dim: int) -> int:
+        """fp32 numbers in the fast weights of one head."""
+        raise NotImplementedError
 
     def state_elements(self, heads: int, dim: int) -> dict[str, int]:
-        weights = 3 * heads * dim * self.width(dim)
+        weights = heads * self.weights(dim)
         held = weights if self.group == 1 else 2 * weights + heads
         return {"fast weights": held} | ({"momentum": weights} if self.momentum else {})
 
@@ -172,7 +163,71 @@ class SwigluOptions(FastWeightOptions):
         return self.key_scale * math.sqrt(dim)
 
     def token_elements(self, heads: int) -> int:
-        return heads * (3 + self.momentum + self.decay)
+        return heads * (self.steps + self.momentum + self.decay)
+
+
+@dataclass(frozen=True)
+class SwigluOptions(TrainedOptions):
+    """SwiGLU fast weights trained at test time (LaCT, arXiv 2505.23884; Anchor, arXiv 2611.04327).
+
+    loss: inner loss, "dot" or "squared".
+    ratio: hidden width over head width.
+    rank: 0 for free starting matrices, else w0 and w2 start as a product of this rank plus half the identity.
+    muon: orthogonalise the update; muon_step scales it.
+    row_norm: "none", "post" (renormalise the rows after each update) or "pre" (carry the unnormalised sum).
+    """
+
+    steps: ClassVar[int] = 3
+    loss: str = "squared"
+    ratio: float = 1.0
+    rank: int = 0
+    muon: bool = False
+    muon_step: float = 0.2
+    row_norm: str = "none"
+
+    def check(self, where: str) -> None:
+        super().check(where)
+        positive(self.ratio, f"{where}.ratio")
+        positive(self.muon_step, f"{where}.muon_step")
+        one_of(self.loss, ("dot", "squared"), f"{where}.loss")
+        one_of(self.row_norm, ("none", "post", "pre"), f"{where}.row_norm")
+        whole(self.rank, 0, f"{where}.rank")
+        truth(self.muon, f"{where}.muon")
+
+    def width(self, dim: int) -> int:
+        return max(1, round(self.ratio * dim))
+
+    def weights(self, dim: int) -> int:
+        return 3 * dim * self.width(dim)
+
+
+@dataclass(frozen=True)
+class NeuralOptions(TrainedOptions):
+    """A neural memory: an MLP with GELU between its layers, trained at test time (Titan-Llama, arXiv 2610.19210).
+
+    depth: layers of weights. width: hidden width. Momentum and forgetting are on, as published.
+    """
+
+    slot_defaults: ClassVar[dict[str, Any]] = {
+        "heads": "kv", "mix": {"kind": "convex", "gate": "query"}, "map": {"kind": "none"}, "norm": False,
+    }  # fmt: skip
+    depth: int = 3
+    width: int = 64
+    decay: bool = True
+    momentum: bool = True
+
+    def check(self, where: str) -> None:
+        super().check(where)
+        whole(self.depth, 1, f"{where}.depth")
+        whole(self.width, 1, f"{where}.width")
+
+    def sizes(self, dim: int) -> list[tuple[int, int]]:
+        """Rows and columns of each matrix, the first to act first."""
+        widths = [dim, *[self.width] * (self.depth - 1), dim]
+        return [(after, before) for before, after in pairwise(widths)]
+
+    def weights(self, dim: int) -> int:
+        return sum(rows * columns for rows, columns in self.sizes(dim))
 
 
 @dataclass(frozen=True)
@@ -245,6 +300,7 @@ class KeptOptions(RuleOptions):
 
 RULES: dict[str, type[RuleOptions]] = {
     "swiglu-ttt": SwigluOptions,
+    "nmm": NeuralOptions,
     "linear": LinearOptions,
     "delta": DeltaOptions,
     "kept": KeptOptions,

@@ -1,4 +1,4 @@
-"""LoLCATs, Liger and Lizard from the command line: convert, info, train, resume, generate."""
+"""LoLCATs, Liger, Lizard and Titan-Llama from the command line: convert, info, train, resume, generate."""
 
 import json
 
@@ -13,6 +13,7 @@ CASES = {
     "lolcats": ["--set", "window=8", "--set", "options.width=6"],
     "liger": ["--set", "window=8"],
     "lizard": ["--set", "window=8", "--set", "full_every=2"],
+    "titan-llama": ["--set", "segment=8", "--set", "converted=2", "--set", "options.width=6"],
 }
 FEW = [
     "data.length=48", "data.accumulate=1", "stage2.steps=3", "stage2.lora.rank=2", "eval_every=0", "save_every=2",
@@ -24,17 +25,24 @@ def test_convert_train_and_generate(call, base_folder, tmp_path, method):
     out, trained = tmp_path / "d", tmp_path / "t"
     code, text, error = call("convert", base_folder, "--plan", method, *CASES[method], "-o", out)
     assert code == 0, error
-    assert ("halves every" in text) == (method != "lolcats") and ("every state twice" in text) == (method == "lolcats")
+    assert ("halves every" in text) == (method in ("liger", "lizard")) and ("every state twice" in text) == (
+        method == "lolcats"
+    )
     (tmp_path / "book.txt").write_text("It was a dark and stormy night. " * 60)
     stage1 = [] if method == "liger" else ["stage1.steps=3"]
     maps = ["stage1.w_maps=1"] if method == "lolcats" else []
-    sets = [part for value in [*FEW, *stage1, *maps] for part in ("--set", value)]
+    alone = ["stage2.steps=0"] if method == "titan-llama" else []
+    sets = [part for value in [*FEW, *stage1, *maps, *alone] for part in ("--set", value)]
     code, text, error = call("train", out, "--recipe", method, "--data", tmp_path / "book.txt", *sets, "-o", trained)
     assert code == 0, error
     steps = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
-    assert [s["stage"] for s in steps if "losses" in s] == ["stage1"] * 3 * (method != "liger") + ["stage2"] * 3
+    assert [s["stage"] for s in steps if "losses" in s] == ["stage1"] * 3 * (method != "liger") + ["stage2"] * 3 * (
+        not alone
+    )
     if method == "lolcats":
         assert set(steps[0]["losses"]) == {"mse", "maps"}
+    if method == "titan-llama":
+        assert set(steps[0]["losses"]) == {"ce"} and not (trained / "lora").exists()
     code, text, _ = call("generate", trained, "--prompt", "Who?", "--max-new-tokens", 3)
     assert code == 0
     model, _ = load(trained, "float32")

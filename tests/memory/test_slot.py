@@ -17,7 +17,7 @@ SHAPE = ModelShape(layers=64, query_heads=4, kv_heads=2, head_dim=6, hidden=8, v
 KINDS = {
     kind: slot(kind, **({"chunk": 8} if kind == "muon" else {}))
     for kind in SLOT_KINDS
-    if slot(kind).rule in ("swiglu-ttt", "linear", "delta")
+    if slot(kind).rule in ("swiglu-ttt", "nmm", "linear", "delta")
 }
 KINDS["lag-conv-kv"] = slot("conv", lag=2, heads="kv", chunk=3)
 KINDS["width-one-conv"] = slot("conv", conv=1)
@@ -118,7 +118,7 @@ def test_recomputed_chunks_give_the_same_gradients(kind):
         assert (a is None and b is None) or torch.equal(a, b)
 
 
-@pytest.mark.parametrize("kind", ["default", "muon", "dot-pre", "delta", "conv"])
+@pytest.mark.parametrize("kind", ["default", "muon", "dot-pre", "delta", "conv", "nmm-group"])
 def test_gradcheck_through_three_chunks(kind):
     spec = slot(kind, chunk=2, heads="kv", **({"conv": 2} if kind == "conv" else {}))
     small = ModelShape(layers=64, query_heads=2, kv_heads=1, head_dim=2, hidden=2, vocab=10, max_positions=99)

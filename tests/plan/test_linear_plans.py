@@ -1,7 +1,8 @@
-"""LoLCATs, Liger and Lizard as plans: presets, what fits what, stored forms, and the bytes that papers count."""
+"""LoLCATs, Liger, Lizard and Titan-Llama as plans: presets, what fits what, stored forms, the bytes of the papers."""
 
 import pytest
 
+from anchorlm.convert.summary import shape_config, summary
 from anchorlm.core import UserError
 from anchorlm.describe import describe_slots, notes, state_bytes
 from anchorlm.plan import ModelShape, Plan, Reach
@@ -61,6 +62,24 @@ BAD = {
 }  # fmt: skip
 
 
+NMM = {"rule": "nmm"}
+BAD |= {
+    "depth": (slots(**NMM, options={"depth": 0}), "slots.a.options.depth is 0; .* at least 1"),
+    "nmm width": (slots(**NMM, options={"width": 0.5}), "slots.a.options.width is 0.5; .* whole number"),
+    "nmm group": (slots(**NMM, options={"group": 0}), "slots.a.options.group is 0; .* at least 1"),
+    "nmm momentum": (slots(**NMM, options={"momentum": 0.9}), "slots.a.options.momentum is 0.9; .* true or false"),
+    "nmm has no sums": (slots(**NMM, mix="shared"), "slots.a.mix is 'shared'; rule 'nmm' takes add, sum"),
+    "gate": (slots(mix={"kind": "convex", "gate": "key"}), "slots.a.mix.gate is 'key'; allowed: input, query"),
+    "gate of sum": (slots(mix={"kind": "sum", "gate": "query"}), "slots.a.mix.gate is 'query'; only mix 'add' and"),
+    "gate and share": (
+        slots(mix={"kind": "convex", "gate": "query", "share": 0.5}), "slots.a.mix.gate is 'query'; only .* a learned",
+    ),
+    "unlike segments": (
+        slots({"kind": "segment", "segment": 8}, **NMM, lag="segment"), "chunk 16, but layer 1 sees segment 8; both",
+    ),
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("case", BAD)
 def test_what_does_not_fit_is_told_by_name(case):
     values, said = BAD[case]
@@ -108,3 +127,57 @@ def test_notes_give_the_half_life_of_a_memory():
     assert line.endswith("a half-life of 1,000 tokens takes keys of 4.5 or more")
     assert "every 69 tokens before training" in notes(build("lizard", LLAMA), LLAMA)[0]
     assert not notes(build("anchor", LLAMA), LLAMA)
+
+
+TITAN_MISTAKES = {
+    "later": ({"later": "none"}, "later is 'none'; allowed: full, window"),
+    "no layer": ({"converted": 0}, "converted is 0; .* at least 1"),
+    "empty": ({"converted": []}, r"converted is \[\]; name a layer"),
+    "beyond": ({"converted": [0, 8]}, "converted names layer 8; the model has layers 0 to 7"),
+    "a word": ({"converted": "all"}, "converted is 'all'; .* whole number"),
+    "chunk": ({"chunk": 8}, "lag is 'segment' with chunk 8, but layer 0 sees segment 512; both must be equal"),
+    "segment": ({"segment": 0}, "segment is 0|chunk is 0"),
+}
+
+
+@pytest.mark.parametrize("case", TITAN_MISTAKES)
+def test_what_titan_llama_cannot_be_is_told(case):
+    values, said = TITAN_MISTAKES[case]
+    with pytest.raises(UserError, match=said):
+        build("titan-llama", SMALL, **values)
+
+
+@pytest.mark.parametrize("shape", [LLAMA, SMALL])
+def test_titan_llama_fits_any_shape_and_comes_back(shape):
+    plan = build("titan-llama", shape, segment=16, window=8, later="window", converted=[0, 5])
+    assert Plan.from_dict(plan.to_dict(), shape.layers) == plan
+    assert list(plan.slots) == ["l0", "l5"] and plan.layers[1] == Reach("window", 8, 4)
+    slot, layer = plan.slots["l5"], plan.layers[5]
+    assert layer == Reach("segment", segment=16) and slot.lag == "segment" and slot.chunk == 16
+    assert slot.mix == Mix("convex", gate="query") and slot.heads == "kv" and not slot.norm
+    assert list(build("titan-llama", shape).slots) == ["l0", "l1", "l2", "l3"]
+    assert len(build("titan-llama", shape, converted=99).slots) == shape.layers
+
+
+@pytest.mark.parametrize("name,added", [("llama-3.2-1b", 1.408), ("smollm2-135m", 1.118), ("llama-3.1-8b", 0.849)])
+def test_titan_llama_adds_about_one_percent(name, added):
+    """Percent of the base. The published 17.23 million on Llama-3.2-1B are 1.4 %."""
+    config = shape_config(name)
+    shape = ModelShape.from_config(config)
+    new = summary(config, build("titan-llama", shape))["parameters"]
+    width, dim = shape.query_heads * shape.head_dim, shape.head_dim
+    gate = width * width + width
+    memory = shape.kv_heads * (
+        64 * 64 + 2 * 64 * dim + 3 * (shape.hidden + 1) + 1
+    )  # step, momentum, decay; value scale
+    assert new["memory"] == 4 * (gate + memory + 2 * dim * (shape.kv_heads + shape.query_heads))
+    assert 100 * new["memory"] / new["backbone"] == pytest.approx(added, abs=1e-3)
+
+
+def test_the_state_of_titan_llama_on_llama_3_2_1b_is_the_published_one():
+    """1.57 MB in fp32 for four layers, and as much again for the momentum."""
+    shape = ModelShape.from_config(shape_config("llama-3.2-1b"))
+    held = state_bytes(build("titan-llama", shape), shape)
+    assert held["fast weights"] == held["momentum"] == 1_572_864 == 4 * 8 * 3 * 64 * 64 * 4
+    offline = state_bytes(build("titan-llama", shape, options={"group": 4}), shape)
+    assert offline["fast weights"] == 2 * 1_572_864 + 4 * 8 * 4

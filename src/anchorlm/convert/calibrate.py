@@ -20,7 +20,7 @@ from ..memory.features import Features
 from ..memory.slot import SlotWriter
 from ..nn.attention import HybridAttention
 from ..ops.rows import Span
-from ..rules import FastWeightOptions, SwigluOptions
+from ..rules import FastWeightOptions, TrainedOptions
 from ..state import SlotState
 
 TARGET = 0.07  # median length of a chunk's update over the length of the weights
@@ -76,13 +76,17 @@ def layer_inputs(model: Any, input_ids: Tensor) -> dict[int, Tensor]:
 
 
 def _set_writer(attention: HybridAttention, writer: SlotWriter, x: Tensor) -> Tensor:
-    """Centre and scale the keys, scale the values; returns the keys' spread [H, 1, d]."""
+    """Centre and scale the keys, scale the values; returns the keys' spread [H, 1, d].
+
+    Values keep their size where nothing normalises the answers: these must be of the size of attention's.
+    """
     _, k, v = attention.project(x)
     repeats = writer.heads // k.shape[1]
     mean, spread = _moments(k.repeat_interleave(repeats, 1))
     _set(writer.keys, mean, spread, 1 / spread)
-    rms = v.float().square().mean((0, 2, 3)).sqrt().clamp(min=1e-6).repeat_interleave(repeats)
-    writer.value_scale.copy_((1 / rms)[:, None, None])
+    if writer.slot.norm:
+        rms = v.float().square().mean((0, 2, 3)).sqrt().clamp(min=1e-6).repeat_interleave(repeats)
+        writer.value_scale.copy_((1 / rms)[:, None, None])
     return spread
 
 
@@ -107,9 +111,9 @@ def _set(features: Features, mean: Tensor, spread: Tensor, scale: Tensor | None)
 
 
 def _set_step(model: Any, attention: HybridAttention, writer: SlotWriter, x: Tensor) -> float:
-    """Scale the slot's step until a chunk changes the weights by about TARGET; other rules keep their step."""
+    """Scale the slot's step until a chunk changes the weights by about TARGET; other rules, and Muon, keep theirs."""
     options, step = writer.slot.rule_options, float(writer.slot.rule_options.step)
-    if not isinstance(options, SwigluOptions) or options.muon:
+    if not isinstance(options, TrainedOptions) or getattr(options, "muon", False):
         return step
     for _ in range(ROUNDS):
         writer.memory.steps.bias.fill_(inverse_softplus(step))
@@ -120,7 +124,7 @@ def _set_step(model: Any, attention: HybridAttention, writer: SlotWriter, x: Ten
 
 
 def _median_change(model: Any, attention: HybridAttention, writer: SlotWriter, x: Tensor) -> float:
-    """Median over chunks of the largest relative change of one of the three matrices."""
+    """Median over chunks of the largest relative change of one of the matrices."""
     _, k, v = attention.project(x)
     span = Span((0,) * x.shape[0], (x.shape[1],) * x.shape[0], x.shape[1])
     rotary = partial(model.backbone.model.rotary_emb, x)

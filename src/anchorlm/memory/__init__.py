@@ -4,11 +4,12 @@ from .base import Memory
 from .kept import KeptMemory
 from .linear import DeltaMemory, LinearMemory
 from .linear_attention import GlaMemory, GsaMemory, HedgehogMemory
+from .neural import NeuralMemory
 from .slot import SlotWriter
 from .swiglu import SwigluMemory
 from .trace import StreamTrace, Trace
 
 __all__ = [
-    "DeltaMemory", "GlaMemory", "GsaMemory", "HedgehogMemory", "KeptMemory", "LinearMemory", "Memory", "SlotWriter",
-    "StreamTrace", "SwigluMemory", "Trace",
+    "DeltaMemory", "GlaMemory", "GsaMemory", "HedgehogMemory", "KeptMemory", "LinearMemory", "Memory", "NeuralMemory",
+    "SlotWriter", "StreamTrace", "SwigluMemory", "Trace",
 ]  # fmt: skip

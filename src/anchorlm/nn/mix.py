@@ -26,7 +26,8 @@ class Mixer(NamedTuple):
     """starts(mix, shape): the parameters. join(reader, attended, memory, x): the layer's attention with the memory.
 
     The reader holds the parameters under their names and its `mix`. attended, memory: Partials of [B, Hq, T, d];
-    x: [B, T, D] layer input. on_sums: it joins before the division and needs the masses.
+    x: what the gate looks at, [B, T, D] or [B, T, Hq d] (`gate_input`). on_sums: it joins before the division and needs
+    the masses.
     """
 
     starts: Callable[[Mix, ModelShape], Starts]
@@ -38,8 +39,20 @@ def _logit(share: float) -> float:
     return math.log(share / (1 - share))
 
 
-def _gate_starts(outputs: int, hidden: int, bias: float) -> Starts:
-    return {"gate_weight": ((outputs, hidden), 0.0), "gate_bias": ((outputs,), bias)}
+def _gate_starts(mix: Mix, shape: ModelShape, width: int, bias: float) -> Starts:
+    """width: numbers a head."""
+    outputs, inputs = shape.query_heads * width, shape.hidden
+    if mix.gate == "query":
+        inputs = shape.query_heads * shape.head_dim
+    return {"gate_weight": ((outputs, inputs), 0.0), "gate_bias": ((outputs,), bias)}
+
+
+def gate_input(mix: Mix, x: Tensor, q: Tensor) -> Tensor:
+    """What a gate looks at: x [B, T, D], or q [B, Hq, T, d] as [B, T, Hq d] at unit mean square."""
+    if mix.gate == "input":
+        return x
+    flat = widen(q).transpose(1, 2).flatten(2)
+    return F.rms_norm(flat, flat.shape[-1:], eps=1e-6)
 
 
 def _gate(reader: Any, x: Tensor, heads: int) -> Tensor:
@@ -56,7 +69,7 @@ def _add(reader: Any, attended: Partial, memory: Partial, x: Tensor) -> Partial:
 def _convex_starts(mix: Mix, shape: ModelShape) -> Starts:
     if mix.share is not None:
         return {}
-    return _gate_starts(shape.query_heads * shape.head_dim, shape.hidden, _logit(mix.begin))
+    return _gate_starts(mix, shape, shape.head_dim, _logit(mix.begin))
 
 
 def _convex(reader: Any, attended: Partial, memory: Partial, x: Tensor) -> Partial:
@@ -106,7 +119,7 @@ def _residual(reader: Any, attended: Partial, memory: Partial, x: Tensor) -> Par
 
 
 MIXERS: dict[str, Mixer] = {
-    "add": Mixer(lambda mix, shape: _gate_starts(shape.query_heads, shape.hidden, 0.0), _add),
+    "add": Mixer(lambda mix, shape: _gate_starts(mix, shape, 1, 0.0), _add),
     "convex": Mixer(_convex_starts, _convex),
     "sum": Mixer(_head_starts("gate_attention", float), _sum),
     "shared": Mixer(_head_starts("gate_share", _logit), _shared, on_sums=True),

@@ -16,7 +16,7 @@ from ..memory.trace import StreamTrace, Trace
 from ..ops.partials import Partial
 from ..ops.wide import widen
 from ..plan import ModelShape, Slot
-from .mix import MIXERS, Mixer
+from .mix import MIXERS, Mixer, gate_input
 from .readmap import build_map
 
 
@@ -61,7 +61,7 @@ class SlotReader(nn.Module):
         memory = self.answers(q, trace, positions, rotary)
         if self.map is not None:  # a map is linear: it may act before the division
             memory = memory._replace(summed=self.map(memory.summed))
-        joined = self.mixer.join(self, attended, memory, x)
+        joined = self.mixer.join(self, attended, memory, gate_input(self.mix, x, q))
         written = trace.written(x.device) if self.slot.silent and not self.mixer.on_sums else None
         if written is None:
             return joined

@@ -130,17 +130,63 @@ def swiglu(w: Matrices, u: Tensor) -> Tensor:
 
 
 def swiglu_descent(w: Matrices, k: Tensor, v: Tensor, steps: Tensor, loss: str) -> Matrices:
-    """Minus the gradient of the inner loss by autograd, one token at a time at the chunk-start weights.
+    """Minus the gradient of the inner loss, one token at a time at the chunk-start weights.
 
     k, v: [C, d]; steps: [C, 3], one for each of w0, w1, w2.
     """
+
+    def inner(leaves: Matrices, t: int) -> Tensor:
+        out = swiglu(leaves, k[t])
+        return -(out * v[t]).sum() if loss == "dot" else 0.5 * (out - v[t]).square().sum()
+
+    return _descent(inner, w, steps)
+
+
+def mlp(w: Matrices, u: Tensor) -> Tensor:
+    """W_{n-1} gelu(... gelu(W_0 u)) for one vector u [d], gelu(z) = z Phi(z)."""
+    for layer, weight in enumerate(w.values()):
+        u = weight @ (u * (1 + torch.erf(u / 2**0.5)) / 2 if layer else u)
+    return u
+
+
+def mlp_write(
+    state: Matrices,
+    slow: Matrices,
+    k: Tensor,
+    v: Tensor,
+    steps: Tensor,
+    shares: Matrices,
+    limit: float,
+    begun: Matrices,
+) -> Matrices:
+    """One chunk of a neural memory: gradient, limit, momentum, forgetting (Titan-Llama, arXiv 2610.19210).
+
+    slow: the learned start, whose names are those of the matrices; shares: "carry" and "forget" [C], either may be
+    missing; begun: the weights at which the gradient is taken.
+    """
+
+    def inner(leaves: Matrices, t: int) -> Tensor:
+        return 0.5 * (mlp(leaves, k[t]) - v[t]).square().sum()
+
+    change = _descent(inner, {name: begun[name] for name in slow}, steps.expand(-1, len(slow)))
+    written = {}
+    for name, update in change.items():
+        update = update * (limit * frobenius(slow[name]) / frobenius(update)).clamp(max=1.0)
+        if "carry" in shares:
+            update = update + shares["carry"].mean() * state[f"momentum.{name}"]
+            written[f"momentum.{name}"] = update
+        kept = 1 - shares["forget"].mean() if "forget" in shares else 1.0
+        written[name] = kept * state[name] + update
+    return written
+
+
+def _descent(inner: Callable[[Matrices, int], Tensor], w: Matrices, steps: Tensor) -> Matrices:
+    """Minus the gradient of inner(w, t), by autograd, summed over tokens t with their steps [C, one for each of w]."""
     leaves = {name: value if value.requires_grad else value.detach().requires_grad_() for name, value in w.items()}
     total = {name: torch.zeros_like(value) for name, value in w.items()}
-    for t in range(len(k)):
-        out = swiglu(leaves, k[t])
-        inner = -(out * v[t]).sum() if loss == "dot" else 0.5 * (out - v[t]).square().sum()
-        grads = torch.autograd.grad(inner, [leaves[name] for name in NAMES], create_graph=True)
-        for i, name in enumerate(NAMES):
+    for t in range(len(steps)):
+        grads = torch.autograd.grad(inner(leaves, t), list(leaves.values()), create_graph=True)
+        for i, name in enumerate(w):
             total[name] = total[name] - steps[t, i] * grads[i]
     return total
 
