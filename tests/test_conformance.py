@@ -28,6 +28,7 @@ PLANS = {
     "linear": ("anchor-f", {"rule": "linear"}),
     "delta": ("anchor-f", {"rule": "delta"}),
     "kept": ("anchor-f", {"rule": "kept", "options": {"tokens": 4}}),
+    "kept-one-head": ("anchor-f", {"rule": "kept", "heads": [1], "options": {"tokens": 4}}),
     "lolcats": ("lolcats", {"options": HEDGEHOG}),
     "lolcats-terrace": ("lolcats", {"kind": "terrace", "options": HEDGEHOG}),
     "liger": ("liger", {}),

@@ -52,7 +52,7 @@ def describe_slots(plan: Plan, shape: ModelShape) -> list[dict[str, Any]]:
             "rule": slot.rule,
             "chunk": slot.chunk,
             "lag": slot.lag,
-            "heads": f"{_heads(slot, shape)} ({slot.heads})",
+            "heads": _heads(slot, shape),
             "writer": slot.write,
             "readers": ", ".join(map(str, slot.read)),
             "map": slot.map.kind,
@@ -103,13 +103,14 @@ def _attention_bytes(reach: Reach, token: int) -> dict[str, int]:
     return {"window ring": kept * token, "sinks": reach.sinks * token}
 
 
-def _heads(slot: Slot, shape: ModelShape) -> int:
-    return shape.query_heads if slot.heads == "q" else shape.kv_heads
+def _heads(slot: Slot, shape: ModelShape) -> str:
+    which = slot.heads if isinstance(slot.heads, str) else f"kv {', '.join(map(str, slot.heads))}"
+    return f"{slot.state_heads(shape)} ({which})"
 
 
 def _state_bytes(slot: Slot, shape: ModelShape) -> int:
     """The slot's state without momentum, which the literature does not count either."""
-    parts = slot.rule_options.state_bytes(_heads(slot, shape), shape.head_dim, shape.bytes_per_element)
+    parts = slot.rule_options.state_bytes(slot.state_heads(shape), shape.head_dim, shape.bytes_per_element)
     return sum(size for part, size in parts.items() if part != "momentum")
 
 
@@ -118,11 +119,12 @@ def _slot_bytes(slot: Slot, shape: ModelShape) -> dict[str, int]:
 
     A slot that takes token by token holds none: what leaves the window is in its ring until it does.
     """
-    heads, options = _heads(slot, shape), slot.rule_options
+    heads, options = slot.state_heads(shape), slot.rule_options
     held = max(0, slot.delay - 1)
+    token = _token_bytes(shape, len(slot.taken(shape)))
     tail = max(0, slot.conv - 1) * _token_bytes(shape)
     return options.state_bytes(heads, shape.head_dim, shape.bytes_per_element) | {
-        "chunk buffer": held * (_token_bytes(shape) + options.token_elements(heads) * WIDE_BYTES) + tail
+        "chunk buffer": held * (token + options.token_elements(heads) * WIDE_BYTES) + tail
     }
 
 

@@ -14,12 +14,11 @@ from torch import nn
 
 from . import linear_rules as linear_rules
 from .core import UserError, suggest
-from .plan_parts import Mix, ReadMap
-from .reach import Reach
+from .plan_parts import Mix, ReadMap, check_heads
+from .reach import Heads, Reach
 from .rules import RULES, RuleOptions, mapping, number_range, one_of, strict, truth, whole
 from .shape import ModelShape
 
-HEADS = ("q", "kv")
 ROPES = ("none", "absolute", "chunk")
 ACTIVATIONS = ("identity", "silu")
 LAGS = ("self", "evicted", "chunk", "segment")
@@ -36,7 +35,7 @@ class Slot:
     rule: str = "swiglu-ttt"
     chunk: int = 512
     lag: int | str = 0
-    heads: str = "q"
+    heads: str | tuple[int, ...] = "q"
     map: ReadMap = field(default_factory=ReadMap)
     mix: Mix = field(default_factory=Mix)
     rope: str = "none"
@@ -51,6 +50,13 @@ class Slot:
     @property
     def rule_options(self) -> RuleOptions:
         return self.options if self.options is not None else RULES[self.rule]()
+
+    def taken(self, shape: ModelShape) -> Heads:
+        """The KV heads of the writing layer whose keys and values the slot takes."""
+        return tuple(range(shape.kv_heads)) if isinstance(self.heads, str) else self.heads
+
+    def state_heads(self, shape: ModelShape) -> int:
+        return shape.query_heads if self.heads == "q" else len(self.taken(shape))
 
     @property
     def by_chunk(self) -> bool:
@@ -70,8 +76,9 @@ class Slot:
     def check(self, where: str, shape: ModelShape) -> None:
         one_of(self.rule, tuple(RULES), f"{where}.rule")
         self.mix.check(f"{where}.mix")
-        for name, allowed in (("heads", HEADS), ("rope", ROPES), ("act", ACTIVATIONS)):
+        for name, allowed in (("rope", ROPES), ("act", ACTIVATIONS)):
             one_of(getattr(self, name), allowed, f"{where}.{name}")
+        check_heads(self.heads, shape.kv_heads, f"{where}.heads")
         whole(self.chunk, 1, f"{where}.chunk")
         for name in ("conv", "detach"):
             whole(getattr(self, name), 0, f"{where}.{name}")
@@ -98,6 +105,8 @@ class Slot:
         options, kind = self.rule_options, self.mix.kind
         if kind not in options.mixes:
             raise UserError(f"{where}.mix is {kind!r}; rule {self.rule!r} takes {_either(options.mixes)}")
+        if isinstance(self.heads, tuple) and not options.joint:
+            raise UserError(f"{where}.heads is {list(self.heads)}; rule {self.rule!r} takes q or kv, all of a layer")
         for name, plain in options.fixed.items():
             if getattr(self, name) != plain:
                 raise UserError(
@@ -166,6 +175,12 @@ class Plan:
             if reach.own not in reach.groups(shape.kv_heads):
                 raise UserError(
                     f"slots.{name}.read names layer {layer}, where every KV head has a reach of its own; rule "
+                    f"{slot.rule!r} needs one that has the layer's"
+                )
+            unlike = [head for head in slot.heads if head not in reach.groups(shape.kv_heads)[reach.own]]
+            if isinstance(slot.heads, tuple) and unlike:
+                raise UserError(
+                    f"slots.{name}.heads names head {unlike[0]}, which has a reach of its own in layer {layer}; rule "
                     f"{slot.rule!r} needs one that has the layer's"
                 )
             slot.rule_options.check_window(
@@ -302,6 +317,8 @@ def _slot(name: str, entry: Any, num_layers: int) -> Slot:
     for part, kind in (("map", ReadMap), ("mix", Mix)):
         given = values.get(part) or {}
         values[part] = kind(**strict(kind, {"kind": given} if isinstance(given, str) else given, f"{where}.{part}"))
+    if isinstance(values.get("heads"), (list, tuple)):
+        values["heads"] = tuple(values["heads"])
     options = values.get("options") or {}
     values["options"] = RULES[rule](**strict(RULES[rule], options, f"{where}.options"))
     return Slot(**values)
@@ -320,4 +337,6 @@ def _either(names: tuple[str, ...]) -> str:
 
 def _slot_dict(slot: Slot) -> dict[str, Any]:
     values = asdict(replace(slot, options=None))
-    return values | {"mix": slot.mix.stored(), "read": list(slot.read), "options": asdict(slot.rule_options)}
+    heads = slot.heads if isinstance(slot.heads, str) else list(slot.heads)
+    lists = {"heads": heads, "read": list(slot.read)}
+    return values | lists | {"mix": slot.mix.stored(), "options": asdict(slot.rule_options)}

@@ -12,6 +12,7 @@ from typing import Any
 from .core import UserError
 from .rules import one_of, whole
 
+HEADS = ("q", "kv")
 MAPS = ("none", "dense", "cayley", "expm", "planes")
 
 
@@ -92,3 +93,15 @@ class Mix:
     def stored(self) -> str | dict[str, Any]:
         """The kind alone where nothing else is said."""
         return self.kind if self == Mix(self.kind) else short(self)
+
+
+def check_heads(heads: str | tuple[int, ...], kv_heads: int, where: str) -> None:
+    """Raise UserError unless these are "q", "kv" or some of the model's KV heads, each once and in order."""
+    if not isinstance(heads, tuple):
+        one_of(heads, HEADS, where)
+        return
+    for head in heads:
+        if isinstance(head, bool) or not isinstance(head, int) or not 0 <= head < kv_heads:
+            raise UserError(f"{where} names head {head!r}; the model has KV heads 0 to {kv_heads - 1}")
+    if not heads or list(heads) != sorted(set(heads)):
+        raise UserError(f"{where} is {list(heads)}; name at least one KV head, each once and in order")

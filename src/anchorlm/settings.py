@@ -42,6 +42,7 @@ class DataSettings(Strict):
     on_document: Literal["reset", "carry"] = "reset"  # at a new document inside a row: start afresh, or read on
     mix: MixSettings = MixSettings()
     mix_answer_weight: float = Field(1.0, gt=0)  # in the loss, of a generated row's answers; other tokens count 1
+    mix_end_weight: float = Field(1.0, gt=0)  # in the loss, of the token after each of these answers
 
 
 class LoraSettings(Strict):

@@ -18,8 +18,8 @@ TEXT = "The ship lay still. Nobody on the quay spoke a word. "
 STORE = TokenStore.from_documents([Document("a", TEXT * 60), Document("b", TEXT * 9)], TOKENIZER)
 
 
-def rows(count, length=1500, store=STORE, weight=5.0):
-    source = RecallSource(store, TOKENIZER, length, weight)
+def rows(count, length=1500, store=STORE, weight=5.0, end=1.0):
+    source = RecallSource(store, TOKENIZER, length, weight, end)
     return [source.sequence(i, np.random.default_rng([7, i])) for i in range(count)]
 
 
@@ -101,6 +101,15 @@ def test_rows_are_a_function_of_the_generator():
 def test_weight_one_is_no_weight():
     assert rows(1, weight=1.0)[0].weights is None
     assert np.array_equal(rows(1, weight=1.0)[0].ids, rows(1)[0].ids)
+
+
+def test_the_token_after_an_answer_has_a_weight_of_its_own():
+    for plain, ended in zip(rows(20), rows(20, end=3.0), strict=True):
+        wanted = plain.weights.copy()
+        stops = np.array([stop for _, stop in spans(plain)])
+        wanted[stops[stops < len(wanted)]] = 3.0
+        assert np.array_equal(ended.ids, plain.ids) and np.array_equal(ended.weights, wanted)
+    assert {3.0} < set(np.unique(rows(1, weight=1.0, end=3.0)[0].weights))
 
 
 def test_too_short_a_row_or_text_is_one_line():

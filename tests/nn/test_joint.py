@@ -23,6 +23,9 @@ CASES = {
     "query-heads": {"heads": "q", "options": {"tokens": 3}},
     "chunk-of-one": {"chunk": 1, "options": {"tokens": 4}},
     "a-full-head": {"options": {"tokens": 3}, "full": 1},
+    "one-head": {"heads": [1], "options": {"tokens": 3}},
+    "one-head-key-norm": {"heads": [0], "options": {"tokens": 4, "choose": "key-norm"}},
+    "one-head-beside-a-full-one": {"heads": [0], "options": {"tokens": 3}, "full": 1},
     "a-full-head-true-places": {"options": {"tokens": 5, "positions": "true"}, "full": 0},
 }
 
@@ -39,7 +42,8 @@ def by_loop(model, x):
     attention, slot = model.backbone.model.layers[0].self_attn, model.plan.slots["s"]
     memory, options = attention.writers["s"].memory, slot.rule_options
     q, k, v = (u[0] for u in attention.project(x[None]))
-    scores = memory.tokens(x[None], k.transpose(0, 1)[None])["score"][0]
+    taken = slot.taken(model.shape)
+    scores = memory.tokens(x[None], k[list(taken)].transpose(0, 1)[None])["score"][0]
     cos, sin = model.backbone.model.rotary_emb(x[None], torch.arange(LENGTH + 60)[None])
 
     def turn(u, place):
@@ -48,11 +52,13 @@ def by_loop(model, x):
 
     outputs = []
     for head in range(q.shape[0]):
-        group, state = head // (q.shape[0] // k.shape[0]), head // (q.shape[0] // attention.writers["s"].heads)
+        group = head // (q.shape[0] // k.shape[0])
         reach = model.plan.layers[0].of(group)
-        if reach != model.plan.layers[0].own:
+        if reach != model.plan.layers[0].own or group not in taken:
             outputs.append(reference.attention(q[head], k[group], v[group], reach, attention.scale, turn))
             continue
+        among = taken.index(group) * (q.shape[0] // k.shape[0]) + head % (q.shape[0] // k.shape[0])
+        state = among // (len(taken) * (q.shape[0] // k.shape[0]) // attention.writers["s"].heads)
         mine = scores[:, state]
 
         worth = mine.tolist()
@@ -128,3 +134,26 @@ def test_a_slot_that_could_not_be_read_is_refused(values, said):
     reach = {"kind": "window", "window": WINDOW, "sinks": SINKS}
     with pytest.raises(UserError, match=said):
         builders.hybrid("llama", Plan.from_dict({"attention": reach, "slots": {"s": entry}}, 2), layers=2)
+
+
+def test_slots_of_single_heads_are_one_slot_of_all_when_they_hold_alike():
+    """Two slots in a layer, a head each, chosen by the key norm, for which nothing is learned."""
+    options = {"tokens": 4, "choose": "key-norm"}
+    entries = [
+        {"rule": "kept", "chunk": 4, "write": 0, "heads": heads, "options": options} for heads in ([0], [1], "kv")
+    ]
+    plans = [{"attention": {"kind": "window", "window": WINDOW, "sinks": SINKS}, "slots": slots} for slots in
+             ({"a": entries[0], "b": entries[1]}, {"s": entries[2]})]  # fmt: skip
+    single, whole = (builders.hybrid("llama", Plan.from_dict(plan, 2), layers=2) for plan in plans)
+    ids = builders.tokens(2, LENGTH)
+    assert_near(single(ids).logits, whole(ids).logits, 1e-10, "logits")
+
+
+def test_heads_that_a_slot_does_not_take_are_left_as_they_are():
+    model, captures = model_of("one-head"), (Captures(), Captures())
+    ids = builders.tokens(1, LENGTH)
+    model(ids, captures=captures[0])
+    model(ids, captures=captures[1], plan=model.plan.without_slots())
+    kept, bare = (c.outputs[0].unflatten(-1, (model.shape.kv_heads, -1)) for c in captures)
+    assert_near(kept[:, :, 0], bare[:, :, 0], 1e-12, "the other head")
+    assert not torch.allclose(kept[:, :, 1], bare[:, :, 1])

@@ -22,6 +22,13 @@ HEDGEHOG = {"rule": "hedgehog"}
 BAD = {
     "no sums to share": (slots(mix="shared"), "slots.a.mix is 'shared'; rule 'swiglu-ttt' takes add, sum, convex"),
     "gla has no sums": (slots(rule="gla", mix="shared"), "slots.a.mix is 'shared'; rule 'gla' takes add, sum"),
+    "heads of a rule of all": (slots(rule="linear", heads=[1]), r"slots.a.heads is \[1\]; rule 'linear' takes q or"),
+    "a head twice": (slots(rule="kept", heads=[1, 1]), r"slots.a.heads is \[1, 1\]; name at least one KV head, each"),
+    "no head": (slots(rule="kept", heads=[]), r"slots.a.heads is \[\]; name at least one KV head"),
+    "head out of range": (slots(rule="kept", heads=[2]), "slots.a.heads names head 2; the model has KV heads 0 to 1"),
+    "a head with another reach": (
+        slots(WINDOW | {"heads": {1: "full"}}, rule="kept", heads=[1]), "head 1, which has a reach of its own",
+    ),
     "kept takes joint": (slots(rule="kept", mix="sum"), "slots.a.mix is 'sum'; rule 'kept' takes joint"),
     "shared twice": (slots(**HEDGEHOG, lag="self"), "slots.a.mix is 'shared' with lag 'self'; it takes lag 'evicted'"),
     "shared normed": (slots(**HEDGEHOG, norm=True), "slots.a.mix is 'shared' with norm true"),

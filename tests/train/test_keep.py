@@ -18,10 +18,13 @@ WINDOW = 5
 RECIPE = Recipe.model_validate({"stage1": {"steps": 1, "w_mse": 0, "w_ce": 0, "w_keep": 1}, "stage2": {"steps": 0}})
 
 
-def model_of(choose="gate", chunk=4):
+def model_of(choose="gate", chunk=4, heads="kv"):
     plan = {
         "attention": {"kind": "window", "window": WINDOW, "sinks": 2},
-        "slots": {f"k{i}": {"rule": "kept", "write": i, "chunk": chunk, "options": {"choose": choose}} for i in (1, 3)},
+        "slots": {
+            f"k{i}": {"rule": "kept", "write": i, "chunk": chunk, "heads": heads, "options": {"choose": choose}}
+            for i in (1, 3)
+        },
     }
     return builders.hybrid(plan=Plan.from_dict(plan, 4))
 
@@ -51,8 +54,9 @@ def by_hand(model, ids):
         length = ids.shape[1]
         age = torch.arange(length)[:, None] - torch.arange(length)
         shares = torch.softmax(logits.masked_fill(age < 0, -torch.inf), -1)[0]
-        far = shares.masked_fill(age < WINDOW, 0).amax(1).view(k.shape[1], -1, length).amax(1).T
-        scores = attention.writers[f"k{layer}"].memory.tokens(x, k.transpose(1, 2))["score"][0]
+        taken = list(model.plan.slots[f"k{layer}"].taken(model.shape))
+        far = shares.masked_fill(age < WINDOW, 0).amax(1).view(k.shape[1], -1, length).amax(1)[taken].T
+        scores = attention.writers[f"k{layer}"].memory.tokens(x, k[:, taken].transpose(1, 2))["score"][0]
         counted = slice(2, length - WINDOW)
         weight = 1 + EMPHASIS * far[counted]
         terms.append((weight * (scores[counted] - torch.log(far[counted] + FLOOR)).square()).sum() / weight.sum())
@@ -68,8 +72,9 @@ def inputs_of(model, ids, layer):
     return captures.inputs[layer], captures
 
 
-def test_the_loss_is_what_its_definition_says():
-    model, ids = model_of(), builders.tokens(1, 23)
+@pytest.mark.parametrize("heads", ["kv", [1]])
+def test_the_loss_is_what_its_definition_says(heads):
+    model, ids = model_of(heads=heads), builders.tokens(1, 23)
     losses, grads = loss_and_gradients(model, [view_of(ids)])
     wanted = by_hand(model, ids)
     assert losses["keep"] == pytest.approx(float(wanted.detach()), rel=1e-10)

@@ -62,6 +62,7 @@ def test_answers_of_generated_rows_alone_have_the_weight():
         ("data.mix.recall=-0.1", ["data.mix.recall", "-0.1", "greater than or equal to 0"]),
         ("data.mix={recall: 0.7, needle: 0.6}", ["data.mix", "add up to 1.3", "at most 1"]),
         ("data.mix_answer_weight=0", ["data.mix_answer_weight", "greater than 0"]),
+        ("data.mix_end_weight=0", ["data.mix_end_weight", "greater than 0"]),
         ("stage2.window_dropout=1.5", ["stage2.window_dropout", "less than or equal to 1"]),
         ("stage1.cross_window_weight=-1", ["stage1.cross_window_weight", "greater than 0"]),
     ],

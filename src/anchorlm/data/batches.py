@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
@@ -92,12 +92,14 @@ def padded_row(ids: np.ndarray, length: int, pad: int) -> Row:
     return Row(row, np.arange(length) < len(ids), starts)
 
 
-def answer_weights(length: int, answers: np.ndarray, weight: float) -> np.ndarray | None:
-    """[length] float32 with `weight` at the places `answers` and 1 elsewhere; None when that is 1 everywhere."""
-    if weight == 1:
+def answer_weights(length: int, answers: Iterable[slice], weight: float, end: float) -> np.ndarray | None:
+    """[length] float32: `weight` within the answers, `end` at the token after each, else 1; None when all are 1."""
+    if weight == end == 1:
         return None
     weights = np.ones(length, np.float32)
-    weights[answers] = weight
+    for answer in answers:
+        weights[answer] = weight
+        weights[answer.stop : answer.stop + 1] = end
     return weights
 
 

@@ -178,16 +178,18 @@ class Needles:
 class NeedleSource:
     """Generated needle rows for training, a new one for every index; the answer follows the cue.
 
-    answer_weight   weight of the answer's tokens in the loss; all others count 1
+    answer_weight   weight of the answer's tokens in the loss
+    end_weight      weight of the token after it; all others count 1
     """
 
     size: int | None = None
 
-    def __init__(self, needles: Needles, length: int, answer_weight: float = 1.0):
-        self.needles, self.length, self.answer_weight = needles, length, answer_weight
+    def __init__(self, needles: Needles, length: int, answer_weight: float = 1.0, end_weight: float = 1.0):
+        self.needles, self.length, self.answer_weight, self.end_weight = needles, length, answer_weight, end_weight
         names = ",".join(template.name for template in needles.templates)
         self.name = f"needles:{needles.kind}:{names}:{needles.store.content_hash}:{length}"
         self.name += "" if answer_weight == 1 else f":{answer_weight}"
+        self.name += "" if end_weight == 1 else f":end {end_weight}"
 
     def sequence(self, index: int, rng: np.random.Generator) -> Row:
         """One row [length]: text, fact, text, cue, answer, eos, at a random depth."""
@@ -196,5 +198,5 @@ class NeedleSource:
         prompt = self.needles.make(self.length - longest, float(rng.random()), rng)
         ids = np.concatenate([prompt.ids, prompt.answer_ids, closing])[: self.length]
         row = padded_row(ids.astype(np.int64), self.length, self.needles.store.eos or 0)
-        answer = np.arange(len(prompt.ids), len(prompt.ids) + len(prompt.answer_ids))
-        return row._replace(weights=answer_weights(self.length, answer, self.answer_weight))
+        answer = slice(len(prompt.ids), len(prompt.ids) + len(prompt.answer_ids))
+        return row._replace(weights=answer_weights(self.length, [answer], self.answer_weight, self.end_weight))

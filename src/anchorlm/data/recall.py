@@ -38,15 +38,20 @@ class RecallSource:
     """Generated rows of exactly `length` tokens, a new one for every index, whose text comes from `store`.
 
     store           filler text, made with `tokenizer`
-    answer_weight   weight of the answers' tokens in the loss; all others count 1
+    answer_weight   weight of the answers' tokens in the loss
+    end_weight      weight of the token after each answer, which says that it ends there; all others count 1
     """
 
     size: int | None = None
 
-    def __init__(self, store: TokenStore, tokenizer: Any, length: int, answer_weight: float = 1.0):
-        self.store, self.tokenizer, self.length, self.answer_weight = store, tokenizer, length, answer_weight
+    def __init__(
+        self, store: TokenStore, tokenizer: Any, length: int, answer_weight: float = 1.0, end_weight: float = 1.0
+    ):
+        self.store, self.tokenizer, self.length = store, tokenizer, length
+        self.answer_weight, self.end_weight = answer_weight, end_weight
         self.head = [] if store.bos is None else [store.bos]
         parts = [wordings.fingerprint(), store.content_hash, store.tokenizer_hash, length, answer_weight]
+        parts += [] if end_weight == 1 else [f"end {end_weight}"]
         self.name = ":".join(map(str, ["recall", *parts]))
 
     def sequence(self, index: int, rng: np.random.Generator) -> Row:
@@ -58,13 +63,14 @@ class RecallSource:
         room = self.length - len(self.head) - sum(pair.size for pair in pairs)
         text = running_text(self.store, room, rng, "a recall row")
         body = self._spread(text, [pair.fact for pair in pairs], rng)
-        pieces, answers, at = [self.head, body], [], len(self.head) + len(body)
+        pieces, at = [self.head, body], len(self.head) + len(body)
+        answers: list[slice] = []
         for pair in [pairs[i] for i in rng.permutation(len(pairs))]:
             pieces += [pair.cue, pair.answer, pair.closing]
-            answers += range(at + len(pair.cue), at + len(pair.cue) + len(pair.answer))
-            at += len(pair.cue) + len(pair.answer) + len(pair.closing)
+            answers.append(slice(at + len(pair.cue), at + len(pair.cue) + len(pair.answer)))
+            at = answers[-1].stop + len(pair.closing)
         starts = np.arange(self.length) == 0
-        weights = answer_weights(self.length, np.asarray(answers), self.answer_weight)
+        weights = answer_weights(self.length, answers, self.answer_weight, self.end_weight)
         return Row(np.concatenate(pieces).astype(np.int64), np.ones(self.length, bool), starts, weights)
 
     def _pairs(self, rng: np.random.Generator) -> list[Pair]:

@@ -50,13 +50,13 @@ class SlotWriter(nn.Module):
 
     def __init__(self, slot: Slot, shape: ModelShape):
         super().__init__()
-        self.slot, self.groups = slot, shape.kv_heads
-        self.heads = shape.query_heads if slot.heads == "q" else shape.kv_heads
+        self.slot, self.taken = slot, slot.taken(shape)
+        self.heads, self.groups = slot.state_heads(shape), len(self.taken)
         rule = Memory.rules[slot.rule]
-        self.memory = rule(slot.rule_options, self.heads, shape.head_dim, shape.hidden, shape.kv_heads)
+        self.memory = rule(slot.rule_options, self.heads, shape.head_dim, shape.hidden, self.groups)
         self.keys = rule.feature_map(slot, self.heads, shape.head_dim) if rule.feature_map else None
         self.value_scale = nn.Parameter(torch.ones(self.heads, 1, 1)) if isinstance(self.keys, Features) else None
-        self.conv = ShortConv(slot.conv, 2 * shape.kv_heads * shape.head_dim) if slot.conv else None
+        self.conv = ShortConv(slot.conv, 2 * self.groups * shape.head_dim) if slot.conv else None
 
     def reset_parameters(self) -> None:
         if self.value_scale is not None:
@@ -74,7 +74,8 @@ class SlotWriter(nn.Module):
         detach: int = 0,
         near: Near | None = None,
     ) -> tuple[Trace | StreamTrace, SlotState]:
-        """Write the new tokens, or those that leave `near`. x: [B, T, D] layer input; k, v: [B, T, Hkv, d] before RoPE.
+        """Write the new tokens, or those that leave `near`. x: [B, T, D] layer input; k, v: [B, T, Hkv, d] before RoPE,
+        of the KV heads that the slot takes.
 
         Returns what readers need and the state after the call; the given state is left as it was. recompute: keep
         only the states at chunk boundaries for the backward pass and compute the rest again. detach: let gradients

@@ -188,7 +188,8 @@ class HybridAttention(nn.Module):
         step = call.step
         for name in step.plan.writes(call.index):
             state = call.slots.get(name, SlotState())
-            k_tokens, v_tokens = k.transpose(1, 2), v.transpose(1, 2)
+            taken, count = self.writers[name].taken, self.shape.kv_heads
+            k_tokens, v_tokens = (pick(new, taken, count).transpose(1, 2) for new in (k, v))
             options = (step.recompute, step.plan.slots[name].detach, near)
             trace, new = self.writers[name](x, k_tokens, v_tokens, state, step.span, step.rotary, *options)
             call.new_traces[name], call.new_slots[name] = trace, new

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..memory.features import Rotary
 from ..memory.trace import Run, Trace
+from ..ops.heads import pick, replaced
 from ..ops.kept import attend_kept
 from ..ops.partials import Partial, concatenate, join
 from ..ops.window import rotate
@@ -26,23 +27,29 @@ class JointReader(nn.Module):
 
     def __init__(self, slot: Slot, shape: ModelShape):
         super().__init__()
-        self.slot = slot
-        self.map = build_map(slot.map, shape.query_heads, shape.head_dim)
+        self.slot, self.taken, self.kv_heads = slot, slot.taken(shape), shape.kv_heads
+        self.map = build_map(slot.map, shape.query_heads * len(self.taken) // shape.kv_heads, shape.head_dim)
 
     def forward(
         self, attended: Partial, q: Tensor, trace: Trace, positions: Tensor, rotary: Rotary, reach: Reach, scale: float
     ) -> Partial:
-        """Attention over window, sinks and kept tokens. q: [B, Hq, T, d] before RoPE; positions: [B or 1, T]."""
+        """Attention over window, sinks and kept tokens. q: [B, Hq, T, d] before RoPE; positions: [B or 1, T].
+
+        Query heads of a KV head that the slot does not take come back as they are.
+        """
         kept = self.answers(q, trace, positions, rotary, reach, scale)
         if self.map is not None:
             kept = kept._replace(summed=self.map(kept.summed).to(kept.summed.dtype))
-        return join(attended, kept)
+        return replaced(attended, self.taken, self.kv_heads, lambda part: join(part, kept))
 
     def answers(
         self, q: Tensor, trace: Trace, positions: Tensor, rotary: Rotary, reach: Reach, scale: float
     ) -> Partial:
-        """Attention over the kept tokens alone, before the map; its peak is UNSEEN where a query sees none of them."""
-        turned = self._turn_queries(q, positions, rotary, reach)
+        """Attention of the heads that the slot takes over its kept tokens alone, before the map.
+
+        Its peak is UNSEEN where a query sees none of them.
+        """
+        turned = self._turn_queries(pick(q, self.taken, self.kv_heads), positions, rotary, reach)
         parts = [
             self._read(
                 run, turned[:, :, run.first : run.last], positions[:, run.first : run.last], rotary, reach, scale

@@ -26,7 +26,7 @@ class SlotReader(nn.Module):
     def __init__(self, slot: Slot, shape: ModelShape):
         super().__init__()
         self.slot, self.mix = slot, slot.mix
-        self.state_heads = shape.query_heads if slot.heads == "q" else shape.kv_heads
+        self.state_heads = slot.state_heads(shape)
         feature_map = Memory.rules[slot.rule].feature_map
         assert feature_map is not None, "exact tokens have a reader of their own"
         self.queries = feature_map(slot, shape.query_heads, shape.head_dim)

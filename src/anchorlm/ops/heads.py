@@ -5,7 +5,7 @@ Shapes: B rows, Hq = g Hkv query heads, T tokens, d head width.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -19,6 +19,19 @@ def pick(x: Tensor, heads: Heads, kv_heads: int) -> Tensor:
     if heads == tuple(range(kv_heads)):
         return x
     return x.unflatten(1, (kv_heads, -1))[:, list(heads)].flatten(1, 2)
+
+
+def replaced(whole: Partial, heads: Heads, kv_heads: int, change: Callable[[Partial], Partial]) -> Partial:
+    """The attention of a layer, that of the KV heads `heads` as `change` leaves it."""
+    if heads == tuple(range(kv_heads)):
+        return change(whole)
+    rest = tuple(head for head in range(kv_heads) if head not in heads)
+    parts = {some: _of(whole, some, kv_heads) for some in (heads, rest)}
+    return combine(parts | {heads: change(parts[heads])})
+
+
+def _of(whole: Partial, heads: Heads, kv_heads: int) -> Partial:
+    return Partial(*(x if x is None else pick(x, heads, kv_heads) for x in whole))
 
 
 def combine(parts: Mapping[Heads, Partial]) -> Partial:

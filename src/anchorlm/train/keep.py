@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..core import UserError
+from ..ops.heads import pick
 from ..ops.kept import far_attention
 from ..ops.window import rotate
 from ..plan import Plan, Reach
@@ -54,7 +55,9 @@ class Keep:
         wanted, counted = self._wanted(name, view)
         attention = self._attention(name)
         x = view.inputs[self.model.plan.slots[name].write]
-        scores = attention.writers[name].memory.tokens(x, attention.project(x)[1].transpose(1, 2))["score"]
+        writer = attention.writers[name]
+        k = pick(attention.project(x)[1], writer.taken, attention.shape.kv_heads)
+        scores = writer.memory.tokens(x, k.transpose(1, 2))["score"]
         return (self._weights(wanted, counted) * (scores - torch.log(wanted + FLOOR)).square()).sum()
 
     def _attention(self, name: str) -> Any:
@@ -66,7 +69,8 @@ class Keep:
         attention, layer = self._attention(name), self.model.plan.slots[name].write
         reach, x = reader_reach(self.model.plan, name), view.inputs[layer]
         text, place = documents(view.mask, view.starts)
-        q, k, _ = attention.project(x)
+        taken, count = attention.writers[name].taken, attention.shape.kv_heads
+        q, k = (pick(new, taken, count) for new in attention.project(x)[:2])
         angles = self.model.backbone.model.rotary_emb(x, place)
         found = far_attention(rotate(q, *angles), rotate(k, *angles), attention.scale, text, place, reach.window)
         found = found.repeat_interleave(attention.writers[name].heads // k.shape[1], 1).transpose(1, 2)

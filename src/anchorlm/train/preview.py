@@ -132,7 +132,7 @@ def _chunk_states(model: Any, recipe: Recipe) -> int:
     """Each slot keeps its state, its gradient and their intermediate values once per chunk."""
     total = 0
     for slot in model.plan.slots.values():
-        heads = model.shape.query_heads if slot.heads == "q" else model.shape.kv_heads
+        heads = slot.state_heads(model.shape)
         state = sum(slot.rule_options.state_bytes(heads, model.shape.head_dim, 4).values())
         total += 3 * state * -(-recipe.data.length // slot.chunk) * recipe.data.batch
     return total

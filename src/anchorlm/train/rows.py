@@ -35,10 +35,11 @@ def mixture(data: DataSettings, store: TokenStore, tokenizer: Any) -> Mixture:
 
 
 def _generated(kind: str, data: DataSettings, store: TokenStore, tokenizer: Any) -> Source:
+    weights = data.mix_answer_weight, data.mix_end_weight
     if kind == "recall":
-        source: Source = RecallSource(store, tokenizer, data.length, data.mix_answer_weight)
+        source: Source = RecallSource(store, tokenizer, data.length, *weights)
     else:
-        source = NeedleSource(Needles(store, tokenizer, templates="train"), data.length, data.mix_answer_weight)
+        source = NeedleSource(Needles(store, tokenizer, templates="train"), data.length, *weights)
     source.sequence(0, np.random.default_rng(0))  # too short a row or a text is told before the run starts
     return source
 
