@@ -58,17 +58,25 @@ def check_apart(out: str | Path, *sources: str | Path | None) -> None:
             raise UserError(f"output {out} is or holds the input folder {source}; name another")
 
 
+def check_folder(path: str | Path | None) -> None:
+    """Raise UserError unless the output `path` is a folder, or can become one; None is no output."""
+    if path is None:
+        return
+    if not str(path):
+        raise UserError("--out is empty; name a folder")
+    for place in (Path(path), *Path(path).parents):
+        if place.exists() and not place.is_dir():
+            raise UserError(f"output {place} is a file; name a folder")
+
+
 @contextmanager
 def atomic_dir(path: str | Path, overwrite: bool = False) -> Iterator[Path]:
     """Fill a temporary neighbour folder; it takes the name `path` only when the block ends without an error.
 
     Raises UserError when `path` exists and is not empty, unless `overwrite`.
     """
-    if not str(path):
-        raise UserError("the output is an empty name; name a folder")
+    check_folder(path)
     path = Path(path)
-    if path.exists() and not path.is_dir():
-        raise UserError(f"output {path} is a file; name a folder")
     if path.exists() and any(path.iterdir()) and not overwrite:
         raise UserError(f"output folder {path} exists and is not empty; choose another or pass --overwrite")
     path = path.resolve()  # `.` has no name to put a temporary neighbour beside

@@ -20,7 +20,7 @@ from .convert.attach import convert
 from .convert.bases import load_base
 from .convert.load import load
 from .convert.save import save
-from .core import atomic_file, seed_all
+from .core import atomic_file, check_folder, seed_all
 from .data.sources import packaged_text
 from .environment import environment
 from .eval import lines, run_eval, table
@@ -70,6 +70,7 @@ def nearby(path: Path) -> str:
 
 def quickstart(settings: Settings, say: Say = print) -> dict[str, Any]:
     """Run every step, print it as the command that does the same, and write JSON files and report.html to `out`."""
+    check_folder(settings.out)
     return _Run(settings, say).all()
 
 

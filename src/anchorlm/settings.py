@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from importlib import resources
 from pathlib import Path
@@ -119,7 +120,7 @@ def load_recipe(name: str | Path = "anchor", overrides: Sequence[str] = ()) -> R
     """The recipe of a packaged name or a YAML file, with `group.key=value` overrides applied in order."""
     data = _read_recipe(name)
     for override in overrides:
-        apply_override(data, override)
+        apply_override(data, override, kind=Recipe)
     return checked(Recipe, data, "recipe")
 
 
@@ -145,6 +146,16 @@ def flatten(data: dict, prefix: str = "") -> dict[str, Any]:
         nested = isinstance(value, dict) and value
         flat.update(flatten(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value})
     return flat
+
+
+def changed(old: dict[str, Any], new: dict[str, Any]) -> str | None:
+    """The first key in which nested plain data differ, as `key was A, now B (and n more)`; None when they are equal."""
+    was, now = flatten(json.loads(json.dumps(old))), flatten(json.loads(json.dumps(new)))
+    keys = [key for key in [*was, *(key for key in now if key not in was)] if was.get(key) != now.get(key)]
+    if not keys:
+        return None
+    more = f" (and {len(keys) - 1} more)" if len(keys) > 1 else ""
+    return f"{keys[0]} was {was.get(keys[0])!r}, now {now.get(keys[0])!r}{more}"
 
 
 def _packaged():
@@ -174,8 +185,13 @@ def parse_yaml(text: str, what: str) -> dict:
     return data
 
 
-def apply_override(data: dict, override: str, example: str = "stage1.steps=400") -> None:
-    """Set one value of nested plain data from `group.key=value`, the value read as YAML. UserError for all else."""
+def apply_override(
+    data: dict, override: str, example: str = "stage1.steps=400", kind: type[Strict] | None = None
+) -> None:
+    """Set one value of nested plain data from `group.key=value`, the value read as YAML. UserError for all else.
+
+    kind: what the data are of; where it has a group of settings, a single value is a mistake.
+    """
     key, equals, text = override.partition("=")
     if not equals or not key.strip():
         raise UserError(f"override {override!r} must look like {example}")
@@ -184,6 +200,8 @@ def apply_override(data: dict, override: str, example: str = "stage1.steps=400")
     except (yaml.YAMLError, ValueError):  # an impossible date is a ValueError
         raise UserError(f"override {override!r}: the value is not valid YAML") from None
     *groups, last = key.strip().split(".")
+    if kind is not None and not isinstance(value, dict) and (inner := _group(kind, [*groups, last])):
+        raise UserError(f"override {override!r}: {key.strip()} is a group of settings; set one of {', '.join(inner)}")
     for group in groups:
         data = data.setdefault(group, {})
         if not isinstance(data, dict):
@@ -208,6 +226,17 @@ def _fields(kind: type[BaseModel], path: Sequence[str | int]) -> list[str]:
     for part in path:
         if part in kind.model_fields:
             kind = next(_models(kind.model_fields[str(part)].annotation), kind)
+    return list(kind.model_fields)
+
+
+def _group(kind: type[BaseModel], path: Sequence[str]) -> list[str]:
+    """Names of the fields of the group of settings at `path`; none where something else is."""
+    for part in path:
+        field = kind.model_fields.get(part)
+        inner = field.annotation if field else None
+        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
+            return []
+        kind = inner
     return list(kind.model_fields)
 
 

@@ -58,6 +58,12 @@ MISTAKES = [
     (("--what", "ablation", "--data", "{text}", "--set", "window=x"), "analyze option window = 'x'"),
     (("--what", "ablation", "--data", "{text}", "--set", "context=5"), "--context"),
     (("--what", "cost", "--results", "{text}"), "is not readable JSON"),
+    (("--what", "similarity", "--data", "{text}", "--set", "recall=9"), "recall has no meaning for similarity"),
+    (("--what", "cost", "--documents", "4"), "documents has no meaning for cost"),
+    (("--what", "readmaps", "--context", "64"), "context has no meaning for readmaps"),
+    (("--what", "cost", "--set", "control=false"), "control has no meaning for cost"),
+    (("--what", "ablation", "--data", "{text}", "--context", "40", "--set", "kept=[4]"), "has no slot of exact tokens"),
+    (("--what", "cost", "--set", "contxt=4"), "did you mean 'context'"),
     (("--what", "cost", "--data", "{text}"), "leave it out"),
 ]
 
@@ -79,6 +85,33 @@ def test_a_model_without_what_is_looked_at(call, base_folder, text, tmp_path, pl
     made = save(make(base_folder, plan, **values), tmp_path / "hybrid", char_tokenizer())
     code, _, error = call("analyze", made, "--what", what, "--data", text)
     assert code == 2 and line in error
+
+
+def test_a_folder_keeps_the_analyses_of_one_run(call, base_folder, folder, text, tmp_path):
+    run = tmp_path / "run"
+    given = ["--data", text, "--context", 40, "--documents", 2, "-o", run]
+    assert call("analyze", folder, "--what", "similarity", *given)[0] == 0
+    assert call("analyze", folder, "--what", "ablation,similarity,cost", *given)[0] == 0, "more of the same run"
+    kept = {path.name: path.read_bytes() for path in run.glob("*.json")}
+    for change in (["--context", 50], ["--seed", 3], ["--set", "window=9"]):
+        code, _, error = call("analyze", folder, "--what", "similarity", *given, *change)
+        assert code == 2 and "similarity.json holds another run: " in error and "name another folder" in error
+    save(make(base_folder, "anchor", shake=False), folder, char_tokenizer(), overwrite=True)
+    code, _, error = call("analyze", folder, "--what", "similarity", *given)
+    assert code == 2 and "its model has changed" in error
+    assert {path.name: path.read_bytes() for path in run.glob("*.json")} == kept
+
+
+@pytest.mark.parametrize("spoil", ["rows", "table", "texts", "state_bytes"])
+def test_results_with_missing_parts_are_named(call, folder, tmp_path, spoil):
+    measured = {"test": {"all": {"ppl": 9.0, "interval": None}, "cross_window": None}}
+    row = {"name": "swa", "state_bytes": {"64": 1000}, "needles": {}, "texts": measured}
+    table = {"kind": "results", "table": {"title": "t", "context": 64}, "texts": {"test": {}}, "rows": [row]}
+    for value in (None, 5, [5], {}, [{}]):
+        bad = table | {spoil: value} if spoil in table else table | {"rows": [row | {spoil: value}]}
+        (tmp_path / "results.json").write_text(json.dumps(bad))
+        code, _, error = call("analyze", folder, "--what", "cost", "--results", tmp_path / "results.json")
+        assert code == 0 or (code == 2 and "results.json is" in error and error.count("\n") == 1), error
 
 
 def test_a_report_needs_a_run(call, tmp_path):

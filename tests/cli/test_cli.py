@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+import anchorlm
 from anchorlm.cli import __main__ as program
 from anchorlm.cli import options, show
 from anchorlm.convert.save import save
@@ -33,6 +34,10 @@ def test_convert_info_generate_merge_in_a_row(call, base_folder, tmp_path):
         "generate", merged, "--file", tmp_path / "book.txt", "--prompt", "Who?", "--max-new-tokens", 3
     )
     assert again == text
+
+
+def test_version(call):
+    assert call("--version") == (0, f"anchorlm {anchorlm.__version__}\n", "")
 
 
 def test_json_is_one_object_and_nothing_else(call, folder, base_folder, tmp_path):

@@ -104,6 +104,19 @@ MISTAKES = [
     (("eval", "{folder}", "--suite", "recall"), "recall.fda=FILE"),
     (("eval", "{folder}", "--suite", "ar", "--report", "{tmp}"), "is no file name"),
     (("eval", "{base}", "--suite", "ar", "--context", "99999"), "beyond the model"),
+    (("eval", "{folder}", "--suite", "ar", "--vs", "window", "--vs", "window"), "'window' is named twice"),
+    (("eval", "{base}", "--suite", "ar", "--vs", "{base}"), "is named twice"),
+    (("eval", "{folder}", "--suite", "ar", "--vs", "{tmp}/nothing"), "nothing"),
+    (("eval", "{folder}", "--suite", "ar", "--vs", "teecher"), "teecher"),
+    (("eval", "{folder}", "--suite", "niah", "--set", "haystack=filler", "--set", "templates=[]"), "an empty list"),
+    (("eval", "{folder}", "--data", "{tmp}/text.txt", "--set", "tails=yess"), "tails is 'yess'; give true or false"),
+    (("eval", "{folder}", "--suite", "ruler", "--set", "ruler.samples=null"), "ruler.samples is None"),
+    (("train", "{folder}", "--set", "stage1=3", "--data", "x", "-o", "{tmp}/o"), "'stage1=3': stage1 is a group of"),
+    (("train", "{folder}", "--set", "stage2.lora=3", "--data", "x", "-o", "{tmp}/o"), "stage2.lora is a group"),
+    (("mad", "--set", "training=3", "-o", "{tmp}/o"), "'training=3': training is a group of settings; set one of"),
+    (("report", "{tmp}/text.txt", "-o", "{tmp}/r.html"), "text.txt is a file; name the folder that holds it"),
+    (("report", "{tmp}", "-o", "{tmp}/text.txt/r.html"), "text.txt is a file; name a folder"),
+    (("eval", "{folder}", "--suite", "ar", "--report", "{tmp}/text.txt/r.html"), "text.txt is a file; name a folder"),
     (("train", "trained", "--data", "{tmp}/text.txt", "-o", "{tmp}/o"), "folder 'trained' does not exist"),
 ]
 
@@ -122,6 +135,34 @@ def test_a_mistake_is_one_line_and_exit_2(call, base_folder, folder, tmp_path, a
     shown = error.rstrip("\n")
     assert shown.startswith("error: ") and shown.count("\n") == 0 and line in shown, error
     assert sorted(tmp_path.iterdir()) == before
+
+
+WRITERS = [
+    ("eval", "{folder}", "--suite", "ar", "--context", "200"),
+    ("analyze", "{folder}", "--what", "cost"),
+    ("reproduce", "figure5"),
+    ("reproduce", "--page"),
+    ("results", "core", "--base", "{base}"),
+    ("results", "retention", "--base", "{base}"),
+    ("results", "smollm2", "--base", "{base}", "--data", "{tmp}/text.txt"),
+    ("mad", "--models", "transformer", "--tasks", "compression"),
+    ("quickstart",),
+    ("convert", "{base}", *TINY),
+    ("merge", "{folder}"),
+]
+
+
+@pytest.mark.parametrize("arguments", WRITERS, ids=[" ".join(a[:2]) for a in WRITERS])
+def test_an_output_that_is_a_file_is_told_before_anything_is_opened(
+    call, base_folder, folder, tmp_path, monkeypatch, arguments
+):
+    for place in ("anchorlm.convert.load.load", "anchorlm.convert.bases.load_base", "anchorlm.mad.run.measure"):
+        monkeypatch.setattr(place, lambda *_, **__: pytest.fail("a model was opened"))
+    (tmp_path / "text.txt").write_text("some words " * 9)
+    names = {"base": base_folder, "folder": folder, "tmp": tmp_path}
+    for out in ("text.txt", "text.txt/run"):
+        code, text, error = call(*[argument.format(**names) for argument in arguments], "-o", tmp_path / out)
+        assert code == 2 and text == "" and "text.txt is a file; name a folder" in error and error.count("\n") == 1
 
 
 def test_wrong_data_is_found_before_anything_is_printed(call, folder, tmp_path):

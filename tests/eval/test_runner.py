@@ -42,8 +42,14 @@ def test_rows_side_by_side_and_files(book, tmp_path):
         assert len(shown) == 3 and shown[1].startswith("model")
 
 
+def again(book, tmp_path, model=None, **options):
+    """As a further run in the same folder, whose result was taken away but whose parts are there."""
+    (tmp_path / "out" / "ppl.json").unlink(missing_ok=True)
+    return evaluate(book, model, "ppl", out=tmp_path / "out", **options)
+
+
 def test_another_limit_reads_other_pieces(book, tmp_path):
-    found = [evaluate(book, suites="ppl", limit=limit, out=tmp_path / "out") for limit in (3, 9, None)]
+    found = [again(book, tmp_path, limit=limit) for limit in (3, 9, None)]
     fresh = [evaluate(book, suites="ppl", limit=limit) for limit in (3, 9, None)]
     assert [one["ppl"]["rows"][0]["value"] for one in found] == [one["ppl"]["rows"][0]["value"] for one in fresh]
 
@@ -71,12 +77,48 @@ def test_a_stopped_run_goes_on_and_gives_the_same(book, tmp_path, monkeypatch):
 
 
 def test_another_model_text_or_seed_is_not_taken_for_a_finished_part(book, tmp_path):
-    first = evaluate(book, suites="ppl", out=tmp_path / "out")["ppl"]["rows"][0]
-    other = evaluate(book, tiny_llama(seed=7), "ppl", out=tmp_path / "out")["ppl"]["rows"][0]
-    shorter = evaluate(book, suites="ppl", out=tmp_path / "out", context=128)["ppl"]["rows"][0]
+    first = again(book, tmp_path)["ppl"]["rows"][0]
+    other = again(book, tmp_path, tiny_llama(seed=7))["ppl"]["rows"][0]
+    shorter = again(book, tmp_path, context=128)["ppl"]["rows"][0]
     assert len({first["value"], other["value"], shorter["value"]}) == 3
     digests = [model_digest(m) for m in (tiny_llama(), tiny_llama(seed=7), tiny_llama(max_positions=99), tiny_llama())]
     assert len(set(digests)) == 3 and digests[0] == digests[3]
+
+
+def test_a_folder_keeps_one_run(book, tmp_path):
+    """The same run, and one with a model more, may be written again; every other one is refused before it measures."""
+    out, twin = tmp_path / "out", {"teacher": tiny_llama(seed=1)}
+    evaluate(book, suites="ppl", versus=None, out=out)
+    evaluate(book, suites="ppl", versus=twin, out=out)
+    kept = (out / "ppl.json").read_bytes()
+    assert evaluate(book, suites="ppl", versus=twin, out=out, batch=2)["ppl"]["rows"] == json.loads(kept)["rows"]
+    others = [
+        ({"versus": None}, "it has model teacher, which this run leaves out"),
+        ({"versus": {"teacher": tiny_llama(seed=2)}}, "its model teacher has changed"),
+        ({"model": tiny_llama(seed=3)}, "its model model has changed"),
+        ({"name": "other"}, "it has model model, which this run leaves out"),
+        ({"limit": 3}, "limit was 12, now 3"),
+        ({"context": 128}, "context was 256, now 128"),
+        ({"window": 8}, "window was 16, now 8"),
+        ({"seed": 1}, "seed was 0, now 1"),
+    ]
+    kept = (out / "ppl.json").read_bytes()
+    for options, reason in others:
+        with pytest.raises(UserError, match=f"ppl.json holds another run: {reason}.*; name another folder"):
+            evaluate(book, **{"suites": "ppl", "out": out, **options})
+    (tmp_path / "other.txt").write_text("Another text. " * 400)
+    with pytest.raises(UserError, match="data was '.*', now '.*'"):
+        evaluate(tmp_path / "other.txt", suites="ppl", out=out)
+    assert (out / "ppl.json").read_bytes() == kept
+    for content in ("{", "[]", '{"kind": "eval"}', '{"kind": "mad", "rows": []}'):
+        (out / "ppl.json").write_text(content)
+        with pytest.raises(UserError, match=r"ppl.json is not the result of a run \(eval\); name another folder"):
+            evaluate(book, suites="ppl", out=out)
+
+
+def test_two_models_of_one_name_are_refused(book):
+    with pytest.raises(UserError, match="model 'teacher' is named twice"):
+        evaluate(book, name="teacher")
 
 
 def test_beyond_the_positions_is_a_row_not_a_crash(book):

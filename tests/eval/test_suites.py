@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import fields
 from types import SimpleNamespace
 
 import pytest
@@ -9,6 +10,10 @@ import torch
 
 from anchorlm.core import UserError
 from anchorlm.eval import SUITES, EvalOptions, details, lines, pairs, prepare, run_eval, run_prepared, table
+from anchorlm.eval.ar import ArOptions
+from anchorlm.eval.recall import RecallOptions
+from anchorlm.eval.ruler import RulerOptions
+from anchorlm.eval.tasks import CommonsenseOptions, MmluOptions
 from small import char_tokenizer, tiny_llama
 
 TOKENIZER = char_tokenizer()
@@ -113,6 +118,15 @@ def test_a_reader_with_a_window_recalls_within_it_alone():
     assert {sample["nll"] > 0 for sample in near["samples"]} == {True}
 
 
+def test_queries_of_one_sequence_are_drawn_together():
+    """One text says nothing about how much texts differ, however many queries it holds."""
+    row = run_prepared(ready("ar", 600, window=100, ar={"samples": 1}), repeating(100))["ar"]["rows"][0]
+    assert row["n"] == 16 and row["interval"] is None and all(cell["interval"] is None for cell in row["cells"])
+    assert lines(*table({"suite": "ar", "rows": [row]}))[1].split()[2] == "-"
+    two = run_prepared(ready("ar", 600, window=100, ar={"samples": 2}), repeating(100))["ar"]["rows"][0]
+    assert two["interval"] is not None
+
+
 def test_distances_of_recall_can_be_chosen():
     prepared = ready("ar", 300, window=50, ar={"samples": 3, "distances": [12, 200]})
     row = run_prepared(prepared, repeating())["ar"]["rows"][0]
@@ -154,6 +168,7 @@ def test_a_stopped_run_goes_on_from_the_samples_it_has(tmp_path):
     whole = run_prepared(prepared, Reader(lambda ids: 0), out=tmp_path, progress=lambda *a: seen.append(a))
     assert whole["ruler"]["rows"][0]["n"] == 8 and seen[-1] == ("ruler model", 8, 8)
     seen.clear()
+    (tmp_path / "ruler.json").unlink()
     fewer = ready("ruler", 560, limit=4, **options)
     run_prepared(fewer, Reader(counting), out=tmp_path, progress=lambda *a: seen.append(a))
     assert seen == [("ruler model", 4, 4)]
@@ -210,6 +225,65 @@ def test_perplexity_by_position_and_by_distance(tmp_path):
 def test_bad_input(suite, options, message):
     with pytest.raises(UserError, match=message):
         run_eval(tiny_llama(), TOKENIZER, suite, **{"context": 2000, **options})
+
+
+WRONG = (None, True, 7, 1.5, "yess", [], ["yess"], [None], {}, {"yess": 5})
+OWN = {
+    "ruler": {"tasks": ["niah_single_1"], "samples": 1}, "ar": {"samples": 1}, "recall": {}, "commonsense": {},
+    "mmlu": {}, "mmlu-cloze": {},
+}  # fmt: skip
+FIELDS = [
+    (suite, field.name)
+    for suite, kind in (
+        ("ruler", RulerOptions), ("ar", ArOptions), ("recall", RecallOptions), ("commonsense", CommonsenseOptions),
+        ("mmlu", MmluOptions), ("mmlu-cloze", MmluOptions),
+    )
+    for field in fields(kind)
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("suite", "name"), FIELDS, ids=[f"{suite}.{name}" for suite, name in FIELDS])
+def test_a_value_of_the_wrong_type_is_named_or_fits(suite, name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for value in WRONG:
+        try:
+            ready(suite, 400, **{suite: OWN[suite] | {name: value}})
+        except UserError as error:
+            assert str(error).count("\n") == 0
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(EvalOptions) if field.name != "own"])
+def test_a_common_option_of_the_wrong_type_is_named_or_fits(name):
+    fits = [value for value in WRONG if not isinstance(value, dict) and _fits(name, value)]
+    optional = {"limit", "window", "lengths"}
+    wanted = {"tails": [True], "templates": []}.get(name, [None] * (name in optional) + [7] * (name in COUNTS))
+    assert [value for value in fits if value is not False] == wanted
+
+
+COUNTS = ("context", "limit", "seed", "window", "needles", "batch", "block")
+
+
+def _fits(name, value):
+    try:
+        EvalOptions.of(**{name: value})
+    except UserError as error:
+        assert name.rstrip("s") in str(error)
+        return False
+    return True
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({"tails": "yess"}, "tails is 'yess'; give true or false"),
+    ({"needles": None}, "needles is None; give a whole number"),
+    ({"lengths": ["x"]}, r"lengths is \['x'\]; give a list of whole numbers or null"),
+    ({"templates": []}, "needle templates are an empty list; allowed: .*heldout"),
+    ({"ruler": {"samples": None}}, "ruler.samples is None; give a whole number"),
+    ({"ruler": {"squad": 5}}, "ruler.squad is 5; give text or null"),
+    ({"commonsense": {"data": {"piqa": 5}}}, "commonsense.data is {'piqa': 5}; give text or keys and values"),
+])  # fmt: skip
+def test_how_a_wrong_type_is_told(options, message):
+    with pytest.raises(UserError, match=message):
+        ready(next((name for name in options if name in OWN), "ppl"), 400, **options)
 
 
 def test_a_context_beyond_the_model_is_an_error_before_it_is_loaded():

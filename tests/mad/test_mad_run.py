@@ -46,6 +46,29 @@ def test_a_finished_run_trains_nothing(done, monkeypatch):
     assert run_mad(mad, folder)["rows"] == result["rows"]
 
 
+def test_a_folder_keeps_one_run(done, tmp_path, monkeypatch):
+    """More models, tasks or seeds may join; what stands there is never left out, and settings never change."""
+    mad, _, result = done
+    learned = result["rows"][0]["cells"]["memorisation"][0]
+    monkeypatch.setattr(running, "measure", lambda *given: learned)
+    quiet = {"say": lambda line: None}
+    run_mad(load_mad("mad", SHALLOW, TWO[:1], LIGHT[:1], 1), tmp_path, **quiet)
+    run_mad(mad, tmp_path, **quiet)
+    kept = (tmp_path / "mad.json").read_bytes()
+    changes = [
+        ((SHALLOW, ["window"], LIGHT), "it has model transformer, model anchor, which this run leaves out"),
+        ((SHALLOW, TWO, LIGHT[1:]), "it has task memorisation, which"),
+        ((SHALLOW, TWO, LIGHT, 1), "it has seed 1, which"),
+        (([*SHALLOW, "training.lr=0.5"], TWO, LIGHT), "training.lr was 0.004, now 0.5"),
+        (([*SHALLOW, "models.transformer=swa"], TWO, LIGHT), "its model transformer has changed"),
+        (([*SHALLOW, "tasks.compression.vocab=9"], TWO, LIGHT), "its task compression has changed"),
+    ]
+    for given, reason in changes:
+        with pytest.raises(UserError, match=f"mad.json holds another run: {reason}"):
+            run_mad(load_mad("mad", *given), tmp_path, **quiet)
+    assert (tmp_path / "mad.json").read_bytes() == kept
+
+
 def test_a_stopped_run_goes_on(done, tmp_path, monkeypatch):
     mad, _, result = done
     seen, real = [], running.measure

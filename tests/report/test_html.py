@@ -10,6 +10,7 @@ from anchorlm.bench import measure
 from anchorlm.core import UserError
 from anchorlm.eval import run_eval
 from anchorlm.report import write_report
+from anchorlm.report.html import SECTIONS
 from small import char_tokenizer, tiny_llama
 
 TEXT = "A quiet morning. The boats went out. Nobody spoke of the storm. " * 60
@@ -99,7 +100,36 @@ def test_clip_paths_resolve_inside_the_page(page):
     assert set(re.findall(r"url\(#([^)]+)\)", page)) <= set(re.findall(r'id="([^"]+)"', page))
 
 
+@pytest.mark.parametrize("kind", [kind for kind in SECTIONS if kind != "plan"])
+def test_a_result_without_its_parts_is_named(tmp_path, kind):
+    """Whatever is missing of it: everything, or what its rows hold."""
+    suite = {"suite": "ppl"} if kind == "eval" else {}
+    for name in ("rows", "items", "texts"):
+        (tmp_path / "bad.json").write_text(json.dumps({"kind": kind, name: [{}], **suite}))
+        try:
+            write_report(tmp_path, tmp_path / "r.html")
+        except UserError as error:
+            assert f"bad.json lacks parts that a result of kind '{kind}' has" in str(error)
+    (tmp_path / "bad.json").write_text(json.dumps({"kind": kind}))
+    (tmp_path / "r.html").unlink(missing_ok=True)
+    with pytest.raises(UserError, match=f"bad.json lacks parts that a result of kind '{kind}' has"):
+        write_report(tmp_path, tmp_path / "r.html")
+    assert not (tmp_path / "r.html").exists()
+
+
+def test_kinds_that_are_no_names_are_left_out(tmp_path, run_folder):
+    (tmp_path / "good.json").write_bytes((run_folder / "ppl.json").read_bytes())
+    (tmp_path / "bad.json").write_text(json.dumps({"kind": ["eval"]}))
+    assert write_report(tmp_path, tmp_path / "r.html").is_file()
+    (tmp_path / "worse.json").write_text(json.dumps({"kind": "eval", "suite": "ppl", "rows": []}))
+    with pytest.raises(UserError, match="worse.json lacks parts"):
+        write_report(tmp_path, tmp_path / "r.html")
+
+
 def test_bad_input(tmp_path):
+    (tmp_path / "text.txt").write_text("a text")
+    with pytest.raises(UserError, match=r"text.txt is a file; name the folder that holds it"):
+        write_report(tmp_path / "text.txt", tmp_path / "r.html")
     with pytest.raises(UserError, match="does not exist"):
         write_report(tmp_path / "missing", tmp_path / "r.html")
     with pytest.raises(UserError, match="no result file"):

@@ -125,6 +125,23 @@ def test_what_was_measured_is_taken_and_a_changed_text_is_not(home, done, monkey
         reproduce("table1", scale, job(home, out, train=(str(home / "test.txt"),)), say=silent)
 
 
+def test_a_damaged_item_is_measured_again(home, done, tmp_path):
+    """Whatever is missing of what was kept, it counts as not measured and the page is written without it."""
+    whole = json.loads((done[0] / "figure5.json").read_text())
+    (tmp_path / "figure5.json").write_text(json.dumps(whole))
+    scale, shown = load_scale(home / "tiny.yaml"), job(home, tmp_path, measure=False)
+    assert by_name(reproduce([], scale, shown, say=silent))["figure5"]["measured"]
+    for part in ("kind", "tables", "claims", "figures", "notes"):
+        for value in (None, 5, [5], [{}], ...):
+            damaged = {name: one for name, one in whole.items() if name != part}
+            damaged |= {} if value is ... else {part: value}
+            (tmp_path / "figure5.json").write_text(json.dumps(damaged))
+            assert not by_name(reproduce([], scale, shown, say=silent))["figure5"]["measured"], (part, value)
+    said = []
+    assert by_name(reproduce("figure5", scale, job(home, tmp_path), say=said.append))["figure5"]["measured"]
+    assert said == ["figure5: State and coverage"]
+
+
 def test_a_stopped_item_goes_on(home, tmp_path, monkeypatch):
     scale, real, said = load_scale(home / "tiny.yaml"), run.train, []
 
@@ -266,6 +283,7 @@ MISTAKES = [
     ((), "reproduce needs an item"),
     (("table4",), "'table4' is not built yet: it needs a tie to `anchorlm mad`"),
     (("figure3", "--scale", "smal"), "'small'"),
+    (("figure3", "--set", "stage1=3"), "'stage1=3': stage1 is a group of settings; set one of"),
     (("figure3", "--set", "stage1.stepz=3"), "'steps'"),
     (("figure3", "--scale", "{home}/bad.yaml"), "'figure3'"),
     (("figure3", "--scale", "{home}/worse.yaml"), "'window'"),

@@ -14,7 +14,7 @@ import yaml
 
 from anchorlm.convert.attach import convert
 from anchorlm.convert.bases import Base, load_base, load_base_config
-from anchorlm.core import UserError, atomic_file
+from anchorlm.core import UserError, atomic_file, check_folder
 from anchorlm.data import TokenStore, find_files
 from anchorlm.environment import environment
 from anchorlm.eval.parts import Parts, model_digest
@@ -159,3 +159,4 @@ def check_outputs(out: str | Path, report: str | Path | None) -> None:
     for path in filter(None, (out, report)):
         if Path(path).is_dir():
             raise UserError(f"output {path} is a folder; name a file")
+        check_folder(Path(path).parent)

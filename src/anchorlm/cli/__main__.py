@@ -11,7 +11,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -61,6 +61,22 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Turn a pretrained Transformer into a hybrid that reads without limit.",
 )
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from anchorlm import __version__
+
+        show.line(f"anchorlm {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _every_verb(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="print it")] = False,
+) -> None: ...
+
+
 app.command("doctor")(doctor.doctor)
 app.command("convert", cls=SeveralValues)(convert.convert)
 app.command("info", cls=SeveralValues)(info.info)

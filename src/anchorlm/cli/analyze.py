@@ -16,6 +16,7 @@ Results = Annotated[str | None, typer.Option(metavar="results.json", help="cost:
 
 
 def analyze(
+    ctx: typer.Context,
     source: options.Model,
     what: What = "",
     data: Texts = [],
@@ -33,17 +34,18 @@ def analyze(
     json: options.Json = False,
 ) -> None:
     """Branches knocked out by layer and distance, read-outs compared, read maps, slots left out, cost."""
-    given = {"context": context, "documents": documents, "layers": layers, "results": results, "seed": seed}
+    flags = {"context": context, "documents": documents, "layers": layers, "results": results, "seed": seed}
+    given = {name: value for name, value in flags.items() if options.was_given(ctx, name)}
     more = options.parse_sets(set_)
     from ..analyze.explain.run import check_request, needs_weights, run_analysis
     from ..convert.load import load
     from ..core import UserError
 
-    for name in given:
+    for name in flags:
         if name in more:
             raise UserError(f"--set {name}: give it as --{name}")
     chosen = {**given, **more}
-    names, target = check_request(source, what, data, base, **chosen)
+    names, target = check_request(source, what, data, base, out, **chosen)
     model, tokenizer = target, None
     if needs_weights(names):
         model, tokenizer = load(source, dtype, options.check_device(device), base=base, any_base=any_base)

@@ -18,6 +18,7 @@ Versus = Annotated[
     list[str],
     typer.Option("--vs", metavar="BASE|teacher|window", help="measure this too; window: the same model without memory"),
 ]
+WINDOW, TEACHER = "window", "teacher"
 Folder = Annotated[str | None, typer.Option("--out", "-o", metavar="DIR", help="also write SUITE.json to this folder")]
 Page = Annotated[str | None, typer.Option("--report", metavar="PAGE.html", help="also write one page with figures")]
 
@@ -42,20 +43,26 @@ def evaluate(
     """Perplexity, retrieval, recall and questions, with sample sizes and intervals."""
     chosen = options.parse_sets(set_)
     from ..convert.load import load
-    from ..core import UserError
+    from ..core import UserError, check_folder
     from ..data import find_files
-    from ..eval import EvalOptions, check_suites, open_source, prepare, run_prepared
+    from ..eval import EvalOptions, check_names, check_out, check_suites, open_source, prepare, run_prepared
 
     for name in ("context", "limit", "seed", "own"):
         if name in chosen:
             raise UserError(f"--set {name}: give it as --{name}")
     suites = check_suites(suite)
     options.check_page(report)
+    check_folder(out)
+    check_names([source, *versus])
     asked = EvalOptions.of(context=context, limit=limit, seed=seed, **chosen)
     files = find_files(data) if data else []
     device = options.check_device(device)
     found = open_source(source, base)
+    for name in versus:
+        if name not in (WINDOW, TEACHER, found.base):
+            open_source(name)
     prepared = prepare(suites, found.tokenizer, asked.seen_through(found.window), files, positions=found.positions)
+    check_out(prepared, dict.fromkeys([source, *versus]), out)
     for note in prepared.notes:
         show.note(note)
     model, _ = load(source, dtype, device, base=base, any_base=any_base)
@@ -74,9 +81,9 @@ def _other(name: str, model: Any, dtype: str, device: str) -> Any:
     from ..convert import views
     from ..convert.load import load
 
-    if name == "window":
+    if name == WINDOW:
         return views.without_memory(model)
-    if name in ("teacher", model.config.base):
+    if name in (TEACHER, model.config.base):
         return views.teacher(model)
     return load(name, dtype, device)[0]
 

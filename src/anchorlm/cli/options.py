@@ -128,13 +128,10 @@ def check_output(path: str, overwrite: bool) -> None:
     """Refuse an occupied output before any weight is loaded."""
     from pathlib import Path
 
-    from ..core import UserError
+    from ..core import UserError, check_folder
 
-    if not path:
-        raise UserError("--out is empty; name a folder")
+    check_folder(path)
     folder = Path(path)
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"output {folder} is a file; name a folder")
     if folder.is_dir() and any(folder.iterdir()) and not overwrite:
         raise UserError(f"output folder {folder} exists and is not empty; choose another or pass --overwrite")
 
@@ -143,10 +140,16 @@ def check_page(path: str | None) -> None:
     """Refuse a page that cannot be a file before anything is measured."""
     from pathlib import Path
 
-    from ..core import UserError
+    from ..core import UserError, check_folder
 
     if path is not None and (not path or Path(path).is_dir()):
         raise UserError(f"--report {path!r} is no file name; name a page such as report.html")
+    check_folder(None if path is None else Path(path).parent)
+
+
+def was_given(ctx: typer.Context, name: str) -> bool:
+    """Whether the flag stands on the command line, even with its default."""
+    return getattr(ctx.get_parameter_source(name), "name", "DEFAULT") != "DEFAULT"
 
 
 def on_terminal() -> bool:

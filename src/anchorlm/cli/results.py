@@ -99,9 +99,11 @@ def results(
 
 
 def _core(name: str, data: list[str], out: str, adapter: str | None, row: list[str], json: bool, **chosen: Any) -> None:
+    from ..core import check_folder
     from ..quickstart import packaged_text
     from ..results import Core, core, keep_retention, markdown
 
+    check_folder(out)
     settings = Core(
         data=tuple(data) or (str(packaged_text("held_out.txt")),),
         adapter=adapter or _packaged(),
@@ -126,7 +128,7 @@ def _refuse(ctx: typer.Context, names: Sequence[str], what: str) -> None:
     from ..core import UserError
 
     for name in names:
-        if getattr(ctx.get_parameter_source(name), "name", "DEFAULT") != "DEFAULT":
+        if options.was_given(ctx, name):
             raise UserError(f"--{name.replace('_', '-')} has no meaning for {what}")
 
 

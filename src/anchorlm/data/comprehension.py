@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from anchorlm.core import UserError
-from anchorlm.data.sources import read_records
+from anchorlm.data.sources import in_form, items, read_records, words
 
 SQUAD = "curl -LO https://rajpurkar.github.io/SQuAD-explorer/dataset/dev-v2.0.json"
 HOTPOTQA = "curl -LO http://curtis.ml.cmu.edu/datasets/hotpot/hotpot_dev_distractor_v1.json"
@@ -42,18 +42,19 @@ def read_squad(path: str | Path) -> list[Question]:
     found: list[Question] = []
     for where, record in read_records(Path(path)):
         article = _fields(record, path, where)
-        found += _article(article) if "paragraphs" in article else _flat(article, path, where)
+        with in_form(f"data {path}:{where} is not SQuAD inside"):
+            found += _article(article) if "paragraphs" in article else _flat(article, path, where)
     return _some(found, path)
 
 
 def _article(article: dict[str, Any]) -> Iterator[Question]:
-    paragraphs = [str(paragraph["context"]) for paragraph in article["paragraphs"]]
+    paragraphs = [words(paragraph["context"]) for paragraph in items(article["paragraphs"])]
     for paragraph in article["paragraphs"]:
         near = tuple(text for text in paragraphs if text != paragraph["context"])
-        for asked in paragraph["qas"]:
+        for asked in items(paragraph["qas"]):
             if not asked.get("is_impossible") and asked.get("answers"):
-                answers = tuple(dict.fromkeys(answer["text"] for answer in asked["answers"]))
-                yield Question(asked["question"], answers, (paragraph["context"],), near)
+                answers = tuple(dict.fromkeys(words(answer["text"]) for answer in items(asked["answers"])))
+                yield Question(words(asked["question"]), answers, (paragraph["context"],), near)
 
 
 def _flat(record: dict[str, Any], path: Any, where: int) -> Iterator[Question]:
@@ -68,8 +69,8 @@ def _answers(record: dict[str, Any]) -> tuple[str, ...]:
     given = next((record[name] for name in ("answers", "answer", "value") if record.get(name)), ())
     if isinstance(given, dict):
         given = given.get("text", ())
-    given = [given] if isinstance(given, str) else list(given)
-    texts = [text["text"] if isinstance(text, dict) else str(text) for text in given]
+    given = [given] if isinstance(given, str | int | float) else items(given)
+    texts = [words(text["text"]) if isinstance(text, dict) else str(text) for text in given]
     return tuple(dict.fromkeys(text.strip() for text in texts if text.strip()))
 
 
@@ -78,25 +79,21 @@ def read_hotpotqa(path: str | Path) -> list[Question]:
     found = []
     for where, record in read_records(Path(path)):
         fields = _fields(record, path, where)
-        try:
+        with in_form(f"data {path}:{where} is not HotpotQA: question, answer, supporting_facts, context"):
             titles = _columns(fields["supporting_facts"], "title", "sent_id")[0]
             documents = list(zip(*_columns(fields["context"], "title", "sentences"), strict=True))
-            texts = {title: f"{title}\n{''.join(sentences)}" for title, sentences in documents}
+            texts = {words(title): f"{title}\n{''.join(items(sentences))}" for title, sentences in documents}
             gold = tuple(dict.fromkeys(texts[title] for title in titles if title in texts))
             near = tuple(text for text in texts.values() if text not in gold)
-            found.append(Question(fields["question"], (str(fields["answer"]),), gold, near))
-        except (KeyError, TypeError, ValueError):
-            raise UserError(
-                f"data {path}:{where} is not HotpotQA: question, answer, supporting_facts, context"
-            ) from None
+            found.append(Question(words(fields["question"]), (str(fields["answer"]),), gold, near))
     return _some(found, path)
 
 
 def _columns(table: Any, *names: str) -> list[list[Any]]:
     """Columns of a table that is a mapping of columns or a list of rows."""
     if isinstance(table, dict):
-        return [list(table[name]) for name in names]
-    return [list(column) for column in zip(*table, strict=True)]
+        return [items(table[name]) for name in names]
+    return [list(column) for column in zip(*items(table), strict=True)]
 
 
 def read_completions(path: str | Path) -> list[Completion]:
@@ -112,7 +109,8 @@ def read_completions(path: str | Path) -> list[Completion]:
 
 
 def _completion(record: dict[str, Any], path: Any, where: int) -> Completion:
-    answers = _answers({"answers": record.get("value") or record.get("answers")})
+    with in_form(f"data {path}:{where} has no answer that can be read"):
+        answers = _answers({"answers": record.get("value") or record.get("answers")})
     if not isinstance(record.get("text"), str) or not answers:
         raise UserError(f"data {path}:{where} has no 'text' with the 'value' that must follow it")
     text, context = record["text"].rstrip(), record.get("context")

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from anchorlm.core import UserError
+from anchorlm.data.sources import in_form, items, words
 
 Record = Mapping[str, Any]
 
@@ -49,18 +50,24 @@ def to_question(record: Any, layouts: tuple[Layout, ...], where: str) -> Questio
         missing = next(field for field in nearest.fields if field not in has)
         known = ", or ".join("/".join(layout.fields) for layout in layouts)
         raise UserError(f"data {where} has no field {missing!r} (it has: {', '.join(has) or 'none'}; known: {known})")
-    try:
-        question = layout.make(has)
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
-        kind = f"{type(error).__name__}: {error}"
-        raise UserError(f"data {where} has the fields {'/'.join(layout.fields)}, but not their form ({kind})") from None
+    with in_form(f"data {where} has the fields {'/'.join(layout.fields)}, but not their form"):
+        question = _whole(layout.make(has))
     if not 0 <= question.gold < len(question.choices):
         raise UserError(f"data {where}: the answer is number {question.gold} of {len(question.choices)} choices")
     return question
 
 
+def _whole(question: Question) -> Question:
+    """The question, if all of it is text and there is one context, or one for each choice."""
+    for part in (*question.contexts, *question.choices):
+        words(part)
+    if len(question.contexts) not in (1, len(question.choices)):
+        raise ValueError(f"{len(question.contexts)} contexts for {len(question.choices)} choices")
+    return question
+
+
 def asked(question: str, choices: Any, gold: int) -> Question:
-    return Question((f"Question: {question}\nAnswer:",), tuple(map(str, choices)), gold)
+    return Question((f"Question: {words(question)}\nAnswer:",), tuple(map(str, items(choices))), gold)
 
 
 def _bare(query: str) -> str:
@@ -86,12 +93,12 @@ def _foundry(record: Record) -> Question:
 
 
 def _plain(record: Record) -> Question:
-    return Question((record["query"],), tuple(record["choices"]), int(record["gold"]))
+    return Question((record["query"],), tuple(items(record["choices"])), int(record["gold"]))
 
 
 def _endings(record: Record) -> Question:
     context = f"{record['activity_label']}: {record['ctx_a']} {record['ctx_b'].capitalize()}"
-    return Question((_unmarked(context),), tuple(map(_unmarked, record["endings"])), int(record["label"]))
+    return Question((_unmarked(context),), tuple(map(_unmarked, items(record["endings"]))), int(record["label"]))
 
 
 def _unmarked(text: str) -> str:
@@ -105,7 +112,7 @@ def _blank(record: Record) -> Question:
 
 
 def _filled(record: Record) -> Question:
-    return _schema(record["context_options"], record["continuation"], int(record["gold"]))
+    return _schema(items(record["context_options"]), record["continuation"], int(record["gold"]))
 
 
 def _schema(contexts: list[str], rest: str, gold: int) -> Question:
@@ -147,7 +154,7 @@ def _instructed(word: Callable[..., Question]) -> Callable[[Record], Question]:
 
 
 def _stem(question: str, choices: Any, gold: int) -> Question:
-    return Question((question,), tuple(choices), gold)
+    return Question((question,), tuple(items(choices)), gold)
 
 
 def _sentence(sentence: str, options: list[str], gold: int) -> Question:

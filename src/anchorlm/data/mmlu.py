@@ -12,7 +12,7 @@ from typing import Any
 from anchorlm.core import UserError, suggest
 from anchorlm.data.layouts import Question
 from anchorlm.data.questions import Files, TaskSet
-from anchorlm.data.sources import file_kind, read_records, read_text
+from anchorlm.data.sources import file_kind, in_form, items, read_records, read_text, words
 
 LETTERS = "ABCD"
 COLUMNS = ("question", "choice0", "choice1", "choice2", "choice3", "answer")
@@ -81,7 +81,8 @@ def _by_subject(files: Sequence[Path]) -> dict[str, list[Item]]:
         own = file.stem.removesuffix("_test").removesuffix("_dev") if table else file.parent.name
         for number, row in _table(file) if table else read_records(file):
             fields = row if isinstance(row, dict) else {}
-            found.setdefault(fields.get("subject") or own, []).append(_item(fields, f"{file}:{number}"))
+            with in_form(f"data {file}:{number} is not MMLU inside"):
+                found.setdefault(words(fields.get("subject") or own), []).append(_item(fields, f"{file}:{number}"))
     return found
 
 
@@ -91,19 +92,22 @@ def _item(row: dict[str, Any], where: str) -> Item:
     if missing:
         has = ", ".join(row) or "none"
         raise UserError(f"data {where} has no field {missing[0]!r} (it has: {has}; known: {'/'.join(fields)})")
-    choices = tuple(row["choices"]) if "choices" in row else tuple(row[name] for name in COLUMNS[1:5])
+    choices = tuple(items(row["choices"])) if "choices" in row else tuple(row[name] for name in COLUMNS[1:5])
     answer = str(row["answer"]).strip()
     number = "ABCD0123".find(answer) if len(answer) == 1 else -1
     if len(choices) != 4 or number < 0:
         raise UserError(
             f"data {where}: answer {answer!r} of {len(choices)} choices; A to D or 0 to 3 of four is needed"
         )
-    return Item(row["question"], tuple(map(str, choices)), number % 4)
+    return Item(words(row["question"]), tuple(map(str, choices)), number % 4)
 
 
 def _table(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Rows of a .csv file; the authors' own have no header."""
-    rows = list(csv.reader(io.StringIO(read_text(file), newline="")))
+    try:
+        rows = list(csv.reader(io.StringIO(read_text(file), newline="")))
+    except csv.Error as error:
+        raise UserError(f"data {file} is a damaged table: {error}") from None
     head = rows.pop(0) if rows and "question" in rows[0] else COLUMNS
     yield from ((number, dict(zip(head, row))) for number, row in enumerate(rows, start=1))
 
@@ -112,6 +116,10 @@ def _dev(file: Path) -> Path:
     """The dev file beside a test file: dev/X_dev.csv, X/dev-00000-of-00001.parquet."""
     folder = file.parent.parent / "dev" if file.parent.name == "test" else file.parent
     found = folder / file.name.replace("_test.", "_dev.").replace("test-", "dev-")
+    if found == file:
+        raise UserError(
+            f"mmlu: {file} is not named X_test.csv or test-X, so its dev questions are not found; set shots=0"
+        )
     if not found.is_file():
         raise UserError(f"mmlu: {found} does not exist; the examples before a question come from it; or set shots=0")
     return found

@@ -97,6 +97,8 @@ def choose_templates(names: str | list[str]) -> list[Template]:
         if name not in groups and name not in TEMPLATES:
             raise UserError(f"needle template {name!r} is unknown; {suggest(name, [*groups, *TEMPLATES])}")
         chosen += groups.get(name) or [TEMPLATES[name]]
+    if not chosen:
+        raise UserError(f"needle templates are an empty list; {suggest('', [*groups, *TEMPLATES])}")
     return chosen
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from anchorlm.core import UserError, suggest
 from anchorlm.data import layouts
 from anchorlm.data.layouts import Layout, Question, to_question
-from anchorlm.data.sources import file_kind, read_records, read_text
+from anchorlm.data.sources import file_kind, nonempty, read_records, read_text
 
 HUB = "hub"  # in place of a path: fetch it
 
@@ -193,7 +193,7 @@ def _records(file: Path) -> Iterator[tuple[str, Any]]:
 
 def _six_lines(file: Path) -> Iterator[tuple[str, Any]]:
     """llama.cpp's HellaSwag: the context, the number of the right ending, four endings."""
-    lines = read_text(file).rstrip("\n").split("\n")
+    lines = nonempty(read_text(file), file).rstrip("\n").split("\n")
     if len(lines) % 6:
         raise UserError(f"data {file} has {len(lines)} lines; six a question are needed (context, label, four endings)")
     for at in range(0, len(lines), 6):

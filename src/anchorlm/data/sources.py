@@ -7,6 +7,7 @@ import json
 import logging
 import zlib
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -78,7 +79,7 @@ def file_kind(path: Path) -> str:
 
 def _read_file(path: Path) -> Iterator[Document]:
     if file_kind(path) in PLAIN:
-        yield Document(path.name, _nonempty(read_text(path), path))
+        yield Document(path.name, nonempty(read_text(path), path))
         return
     count = 0
     for where, record in read_records(path):
@@ -98,6 +99,32 @@ def read_records(path: Path) -> Iterator[tuple[int, object]]:
     if file_kind(path) not in RECORDS:
         raise UserError(f"data {path} has no records; {suggest(file_kind(path), RECORDS)}")
     yield from {".jsonl": _jsonl, ".json": _json, ".parquet": _parquet}[file_kind(path)](path)
+
+
+@contextmanager
+def in_form(line: str) -> Iterator[None]:
+    """Inside the block a record of some layout is taken apart: what it lacks becomes a UserError that begins with
+    `line`."""
+    try:
+        yield
+    except UserError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise UserError(f"{line} ({type(error).__name__}: {error})") from None
+
+
+def words(value: object) -> str:
+    """The value, if it is text. Raises TypeError, for `in_form`."""
+    if not isinstance(value, str):
+        raise TypeError(f"{json.dumps(value, default=str)[:40]} is no text")
+    return value
+
+
+def items(value: object) -> list:
+    """The value as a list, if it is one. Raises TypeError, for `in_form`."""
+    if not isinstance(value, list | tuple):
+        raise TypeError(f"{json.dumps(value, default=str)[:40]} is no list")
+    return list(value)
 
 
 def read_bytes(path: Path) -> bytes:
@@ -122,7 +149,8 @@ def read_text(path: Path) -> str:
     return text.replace("\r\n", "\n")
 
 
-def _nonempty(text: str, path: Path) -> str:
+def nonempty(text: str, path: Path) -> str:
+    """The text of a file, unless it is empty."""
     if not text.strip():
         raise UserError(f"data {path} is empty")
     return text
@@ -130,13 +158,13 @@ def _nonempty(text: str, path: Path) -> str:
 
 def _jsonl(path: Path) -> Iterator[tuple[int, object]]:
     # split("\n") and not splitlines(): a JSON string may hold U+2028, which splitlines() takes for a line end
-    for number, line in enumerate(_nonempty(read_text(path), path).split("\n"), start=1):
+    for number, line in enumerate(nonempty(read_text(path), path).split("\n"), start=1):
         if line.strip():
             yield number, _parse(line, f"{path}:{number}")
 
 
 def _json(path: Path) -> Iterator[tuple[int, object]]:
-    content = _parse(_nonempty(read_text(path), path), str(path))
+    content = _parse(nonempty(read_text(path), path), str(path))
     if isinstance(content, dict) and isinstance(content.get("data"), list):
         content = content["data"]
     if not isinstance(content, list):

@@ -2,7 +2,7 @@
 
 from anchorlm.eval.options import EvalOptions
 from anchorlm.eval.ppl import perplexity
-from anchorlm.eval.runner import Prepared, check_suites, prepare, run_eval, run_prepared
+from anchorlm.eval.runner import Prepared, check_names, check_out, check_suites, prepare, run_eval, run_prepared
 from anchorlm.eval.source import Source, open_source
 from anchorlm.eval.suites import SUITES
 from anchorlm.eval.table import details, lines, pairs, table, title
@@ -12,6 +12,8 @@ __all__ = [
     "EvalOptions",
     "Prepared",
     "Source",
+    "check_names",
+    "check_out",
     "check_suites",
     "details",
     "lines",

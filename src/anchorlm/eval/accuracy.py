@@ -120,7 +120,9 @@ def _pooled(hits: np.ndarray) -> tuple[float, list[float] | None]:
 
 def _mean(groups: Sequence[np.ndarray], seed: int) -> tuple[float, list[float] | None]:
     """Mean of the groups' means, with the interval when each group's questions are drawn anew by themselves."""
-    return float(np.mean([group.mean() for group in groups])), bootstrap_cells(groups, seed)
+    return float(np.mean([group.mean() for group in groups])), bootstrap_cells(
+        [np.stack([g, np.ones(len(g))], 1) for g in groups], seed
+    )
 
 
 def compare(first: dict[str, Any], other: dict[str, Any], seed: int = 0) -> dict[str, Any]:

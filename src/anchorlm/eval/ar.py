@@ -102,8 +102,8 @@ def _sample(
 ) -> dict[str, Any]:
     bins = distance_bins(window or FIRST_BIN, length)
     name = next(name for name, (low, high) in bins.items() if low < distance <= high)
-    return {"id": f"{length}/{index}/{query}", "cell": f"{length}/{name}", "score": right, "nll": nll,
-            "distance": distance}  # fmt: skip
+    return {"id": f"{length}/{index}/{query}", "text": f"{length}/{index}", "cell": f"{length}/{name}",
+            "score": right, "nll": nll, "distance": distance}  # fmt: skip
 
 
 def line(row: dict[str, Any]) -> list[str]:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from anchorlm.core import UserError, suggest
 from anchorlm.data.needles import check_kind, choose_templates
@@ -46,14 +49,13 @@ class EvalOptions:
             if name not in known and name not in own:
                 raise UserError(f"eval option {name!r} is unknown; {suggest(name, known)}")
         plain = {name: listed(value) for name, value in values.items() if name not in own}
+        check_types(cls, plain)
         options = cls(**plain, own=own)
         for name in ("context", "needles", "batch", "block", "limit", "window"):
             check_count(name, getattr(options, name))
         check_kind(options.kind)
         if options.haystack not in HAYSTACKS:
             raise UserError(f"eval option haystack is {options.haystack!r}; {suggest(options.haystack, HAYSTACKS)}")
-        if not isinstance(options.templates, str | tuple):
-            raise UserError(f"eval option templates is {options.templates!r}; give a name or a list of names")
         choose_templates(options.wordings)
         check_list("depths", options.depths, "numbers between 0 and 1", lambda x: 0 <= x <= 1)
         if options.lengths is not None:
@@ -79,11 +81,40 @@ class EvalOptions:
         for name in given:
             if name not in known:
                 raise UserError(f"eval option '{suite}.{name}' is unknown; {suggest(name, known)}")
-        return kind(**{name: listed(value) for name, value in given.items()})
+        values = {name: listed(value) for name, value in given.items()}
+        check_types(kind, values, f"{suite}.")
+        return kind(**values)
 
 
 def listed(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
+    """The value as it is kept: lists as tuples, paths as text."""
+    if isinstance(value, Mapping):
+        return {name: listed(part) for name, part in value.items()}
+    return tuple(value) if isinstance(value, list) else str(value) if isinstance(value, Path) else value
+
+
+WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text", Mapping: "keys and values",
+         type(None): "null"}  # fmt: skip
+SEVERAL = {int: "whole numbers", float: "numbers", str: "names"}
+
+
+def check_types(kind: type, values: Mapping[str, Any], prefix: str = "") -> None:
+    """Raise UserError for a value that is not of the type its field of the dataclass `kind` says, nothing converted."""
+    for name, value in values.items():
+        hint = get_type_hints(kind)[name]
+        try:
+            TypeAdapter(hint, config=ConfigDict(strict=True)).validate_python(value)
+        except ValidationError:
+            shown = list(value) if isinstance(value, tuple) else value
+            raise UserError(f"eval option {prefix}{name} is {shown!r}; give {_in_words(hint)}") from None
+
+
+def _in_words(hint: Any) -> str:
+    """`a list of whole numbers or null` of tuple[int, ...] | None."""
+    kind, inner = get_origin(hint) or hint, get_args(hint)
+    if kind is tuple:
+        return f"a list of {SEVERAL[inner[0]]}"
+    return WORDS.get(kind) or " or ".join(_in_words(part) for part in inner)
 
 
 def check_count(name: str, value: Any, least: int = 1) -> None:

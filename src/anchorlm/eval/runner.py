@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from anchorlm.core import UserError, atomic_file, suggest
+from anchorlm.core import UserError, atomic_file, check_folder, suggest
 from anchorlm.data import TokenStore
 from anchorlm.data.tokens import tokenizer_fingerprint
 from anchorlm.environment import environment, model_facts
+from anchorlm.eval.kept import Facts, check_kept
 from anchorlm.eval.options import EvalOptions
-from anchorlm.eval.parts import Parts, plan_of
+from anchorlm.eval.parts import Parts, model_digest, plan_of
 from anchorlm.eval.suite import Job, Material, Progress
 from anchorlm.eval.suites import SUITES
 
@@ -94,15 +96,18 @@ def run_prepared(
     out: str | Path | None = None,
     progress: Progress | None = None,
 ) -> dict[str, dict[str, Any]]:
-    """`run_eval` of what `prepare` has read."""
+    """`run_eval` of what `prepare` has read. Raises UserError where `out` holds the results of another run."""
+    check_names([name, *(versus or {})])
     models = {name: model, **(versus or {})}
-    options = prepared.options.seen_through(common_window(models.values()))
+    prepared = replace(prepared, options=prepared.options.seen_through(common_window(models.values())))
+    options, digests = prepared.options, {name: model_digest(model) for name, model in models.items()}
+    check_out(prepared, digests, out, final=True)
     folder = Path(out) if out is not None else None
     parts = Parts(folder and folder / "parts")
     results = {}
     for suite, material in prepared.materials.items():
         job = Job(prepared.store, prepared.tokenizer, options, parts, progress, material)
-        results[suite] = _result(suite, models, job)
+        results[suite] = _result(suite, models, digests, job)
         if folder:
             with atomic_file(folder / f"{suite}.json") as file:
                 json.dump(results[suite], file, indent=1)
@@ -166,11 +171,56 @@ def common_window(models: Iterable[Any]) -> int | None:
     return None
 
 
-def _result(suite: str, models: dict[str, Any], job: Job) -> dict[str, Any]:
+def check_names(names: Iterable[str]) -> None:
+    """Raise UserError for two models of one name, of which only one would be measured."""
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise UserError(f"model {name!r} is named twice; each is measured once")
+        seen.add(name)
+
+
+def check_out(
+    prepared: Prepared, digests: Mapping[str, str | None], out: str | Path | None, final: bool = False
+) -> None:
+    """Raise UserError when the folder holds results of another run.
+
+    digests: by model's name, None while its weights are not loaded; final: all are, and with them the window.
+    """
+    check_folder(out)
+    for suite, material in prepared.materials.items() if out is not None else ():
+        options = asdict(prepared.options) | {"own": material.options}
+        given = {name: value for name, value in options.items() if final or name != "window"}
+        facts = _facts(given, material.data["hash"], _vocabulary(prepared), digests)
+        check_kept(Path(out or "") / f"{suite}.json", "eval", facts, _kept)
+
+
+def _kept(result: Mapping[str, Any]) -> Facts:
+    digests = {row["model"]: row.get("digest") for row in result["rows"]}
+    return _facts(result["options"], result["data"]["hash"], result["tokenizer"], digests)
+
+
+def _facts(options: Mapping[str, Any], data: str, tokenizer: str, digests: Mapping[str, str | None]) -> Facts:
+    fixed = {name: value for name, value in options.items() if name not in ("batch", "block")}
+    return Facts(
+        fixed | {"data": data, "tokenizer": tokenizer},
+        {f"model {os.path.normpath(name)}": digest for name, digest in digests.items()},
+    )
+
+
+def _vocabulary(prepared: Prepared) -> str:
+    store = prepared.store
+    return store.tokenizer_hash if store else tokenizer_fingerprint(prepared.tokenizer)
+
+
+def _result(suite: str, models: dict[str, Any], digests: Mapping[str, str | None], job: Job) -> dict[str, Any]:
     rows = [
-        {"model": name, "plan": plan_of(model), **model_facts(model), **SUITES[suite].run(name, model, job)}
+        {
+            "model": name, "digest": digests[name], "plan": plan_of(model), **model_facts(model),
+            **SUITES[suite].run(name, model, job),
+        }
         for name, model in models.items()
-    ]
+    ]  # fmt: skip
     for row in rows[1:]:
         if rows[0]["value"] is not None and row["value"] is not None:
             row |= SUITES[suite].compare(rows[0], row, job.options.seed)

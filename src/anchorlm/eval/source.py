@@ -14,11 +14,13 @@ from anchorlm.reading import position_limit
 
 @dataclass(frozen=True)
 class Source:
-    """The tokenizer, the most tokens the model can read (None: any number), and the window most layers have."""
+    """The tokenizer, the most tokens the model can read (None: any number), the window most layers have, and the name
+    of the base of an anchorlm folder."""
 
     tokenizer: Any
     positions: int | None
     window: int | None
+    base: str | None = None
 
 
 def open_source(path: str, base: str | None = None) -> Source:
@@ -26,4 +28,4 @@ def open_source(path: str, base: str | None = None) -> Source:
     config, stored = source_config(path)
     plan = Plan.from_dict(stored.get("plan") or {}, config.num_hidden_layers) if stored else None
     positions = position_limit(SimpleNamespace(config=config, plan=plan))
-    return Source(load_tokenizer(path, base), positions, plan.common_window if plan else None)
+    return Source(load_tokenizer(path, base), positions, plan.common_window if plan else None, stored.get("base"))

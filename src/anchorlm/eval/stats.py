@@ -84,9 +84,12 @@ def paired(ours: Mapping[Any, float], theirs: Mapping[Any, float], seed: int = 0
 
 
 def bootstrap_cells(cells: Sequence[np.ndarray], seed: int = 0) -> list[float] | None:
-    """95 % interval of the mean of the cells' means, the scores of each cell drawn anew; None if none has two."""
+    """95 % interval of the mean of the cells' means, the texts of each cell drawn anew; None if none has two.
+
+    cells: [texts, 2] each, sum and number of the scores of a text.
+    """
     if not any(len(scores) > 1 for scores in cells):
         return None
     rng = np.random.default_rng([seed, 95])
-    drawn = [scores[rng.integers(len(scores), size=(DRAWS, len(scores)))].mean(1) for scores in cells]
-    return middle(np.mean(drawn, axis=0))
+    drawn = [scores[rng.integers(len(scores), size=(DRAWS, len(scores)))].sum(1) for scores in cells]
+    return middle(np.mean([sums[:, 0] / sums[:, 1] for sums in drawn], axis=0))

@@ -134,24 +134,39 @@ def digest_of(items: Sequence[Any]) -> str:
 def sampled_row(cells: list[dict[str, Any]], samples: list[dict[str, Any]], seed: int, **facts: Any) -> dict[str, Any]:
     """The row of a suite of scored samples in cells of equal weight.
 
-    samples: `id`, `cell` and `score` (0 to 1) of each. cells: `id`, and a `note` where nothing was measured.
+    samples: `id`, `cell` and `score` (0 to 1) of each; `text` where several are asked of one text, which are then drawn
+    together. cells: `id`, and a `note` where nothing was measured.
     value: mean of the cells' means; interval: bootstrap over the samples of each cell.
     """
-    scores = {cell["id"]: np.array([s["score"] for s in samples if s["cell"] == cell["id"]]) for cell in cells}
+    scores = {cell["id"]: _by_text([s for s in samples if s["cell"] == cell["id"]]) for cell in cells}
     measured = [found for found in scores.values() if len(found)]
     filled = [cell | _cell(scores[cell["id"]], seed) for cell in cells]
     base = {"n": len(samples), "unit": "samples", "cells": filled, "samples": samples, **facts}
     if not measured:
         note = next((cell["note"] for cell in cells if cell.get("note")), "nothing measured")
         return {**base, "value": None, "interval": None, "note": note}
-    value = float(np.mean([found.mean() for found in measured]))
+    value = float(np.mean([_mean(found) for found in measured]))
     return {**base, "value": value, "interval": bootstrap_cells(measured, seed)}
+
+
+def _by_text(samples: list[dict[str, Any]]) -> np.ndarray:
+    """[texts, 2]: sum and number of the scores of each text."""
+    found: dict[str, list[float]] = {}
+    for sample in samples:
+        found.setdefault(sample.get("text", sample["id"]), []).append(sample["score"])
+    return np.array([[sum(scores), len(scores)] for scores in found.values()]).reshape(-1, 2)
+
+
+def _mean(scores: np.ndarray) -> float:
+    total, count = scores.sum(0)
+    return float(total / count)
 
 
 def _cell(scores: np.ndarray, seed: int) -> dict[str, Any]:
     if not len(scores):
         return {"n": 0, "value": None, "interval": None}
-    return {"n": len(scores), "value": float(scores.mean()), "interval": bootstrap_cells([scores], seed)}
+    count = int(scores[:, 1].sum())
+    return {"n": count, "value": _mean(scores), "interval": bootstrap_cells([scores], seed)}
 
 
 def compare_samples(first: dict[str, Any], other: dict[str, Any], seed: int) -> dict[str, Any]:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from anchorlm.core import UserError
 from anchorlm.data import mmlu
 from anchorlm.data.questions import TASKS, TaskSet, places, read_task
 from anchorlm.eval import accuracy
 from anchorlm.eval.options import EvalOptions, check_count, check_names
 from anchorlm.eval.suite import Job, Material, Suite, span
 
+Places = str | Mapping[str, str]
 HEADS = [name + " norm" * (task.metric == "acc_norm") for name, task in TASKS.items()]
 
 
@@ -21,22 +21,22 @@ HEADS = [name + " norm" * (task.metric == "acc_norm") for name, task in TASKS.it
 class CommonsenseOptions:
     """data: a folder of task folders, {task: path}, or "hub"; tasks: only those, else all, or all that `data` names."""
 
-    data: Any = ""
-    tasks: Any = ()
+    data: Places = ""
+    tasks: str | tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class MmluOptions:
     """data: the folder of MMLU, one that holds it, or "hub"; subjects: only those; shots: by default the form's own."""
 
-    data: Any = ""
-    subjects: Any = ()
+    data: Places = ""
+    subjects: str | tuple[str, ...] = ()
     shots: int | None = None
 
 
 def prepare_commonsense(options: EvalOptions, tokenizer: Any, store: Any) -> Material:
     own = options.own_of("commonsense", CommonsenseOptions)
-    named = own.tasks or (list(own.data) if isinstance(own.data, dict) else list(TASKS))
+    named = own.tasks or (list(own.data) if isinstance(own.data, Mapping) else list(TASKS))
     names = check_names("commonsense.tasks", named, TASKS)
     where = places("commonsense.data", own.data, {name: TASKS[name].files for name in names})
     return _material([read_task(name, where[name]).first(options.limit) for name in names], own)
@@ -49,8 +49,6 @@ def prepare_mmlu(suite: str, form: str, shots: int) -> Callable[[EvalOptions, An
         own = options.own_of(suite, MmluOptions)
         check_count(f"{suite}.shots", own.shots, least=0)
         given = own.subjects.split(",") if isinstance(own.subjects, str) else own.subjects
-        if not isinstance(given, tuple | list):
-            raise UserError(f"eval option {suite}.subjects is {given!r}; give names of subjects")
         where = places(f"{suite}.data", own.data, {"mmlu": mmlu.FILES})["mmlu"]
         sets = mmlu.read_mmlu(where, form, shots if own.shots is None else own.shots, given)
         return _material([one.first(options.limit) for one in sets], own)

@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from ..core import atomic_file
+from ..core import atomic_file, check_folder
 from ..data.mad import TASKS
 from ..environment import environment
+from ..eval.kept import Facts, check_kept
 from ..eval.parts import Parts
 from ..plan import Plan
 from ..report.html import write_page
@@ -36,9 +37,13 @@ def run_mad(
 ) -> dict[str, Any]:
     """Train and test what is missing; returns what out/mad.json holds, beside which mad.md and mad.html are written.
 
-    Every model of a task and seed sees the same rows. progress is called with the cells done and all of them.
+    Every model of a task and seed sees the same rows. progress is called with the cells done and all of them. Raises
+    UserError for a folder whose mad.json has other settings, or models, tasks or seeds that this run leaves out.
     """
+    check_folder(out)
     out, plans = Path(out), mad.plans()
+    facts = _facts(mad.model_dump(mode="json"))
+    check_kept(out / "mad.json", "mad", facts, lambda kept: _facts(kept["settings"]))
     parts = Parts(out / "parts")
     keys = {cell: _key(mad, plans, cell, device) for cell in cells(mad)}
     found = {cell: value for cell, key in keys.items() if (value := parts.find(key)) is not None}
@@ -52,6 +57,13 @@ def run_mad(
         say(_line(cell, found[cell]))
         result = _write(mad, plans, found, out)
     return result
+
+
+def _facts(settings: dict[str, Any]) -> Facts:
+    named = {f"{what} {name}": value for what in ("model", "task") for name, value in settings[f"{what}s"].items()}
+    seeds = {f"seed {seed}": None for seed in range(settings["seeds"])}
+    free = ("title", "models", "tasks", "seeds")
+    return Facts({name: value for name, value in settings.items() if name not in free}, named | seeds)
 
 
 def cells(mad: Mad) -> Iterator[Cell]:

@@ -122,7 +122,7 @@ def load_mad(
     """
     data = parse_yaml(table_text(name), f"table {name}")
     for override in overrides:
-        apply_override(data, override, "training.steps=600")
+        apply_override(data, override, "training.steps=600", Mad)
     given = data.get("tasks")
     if not isinstance(given, Mapping):
         raise UserError(f"table {name}: tasks must name tasks, each with its sizes")

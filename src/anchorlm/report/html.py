@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template, UndefinedError, select_autoescape
 from markupsafe import Markup
 
 from anchorlm.core import UserError, atomic_file
@@ -17,6 +18,7 @@ SECTIONS = (
     *("plan", "eval", "reading", "bench", "text", "questions", "place"),
     *(*analysis.KINDS, "reproduction", "mad", "limits", "commands"),
 )
+BROKEN = (LookupError, TypeError, ValueError, AttributeError, ZeroDivisionError, UndefinedError)  # of missing parts
 
 
 def write_report(run_dirs: str | Path | Iterable[str | Path], out_html: str | Path, title: str = "anchorlm") -> Path:
@@ -24,12 +26,15 @@ def write_report(run_dirs: str | Path | Iterable[str | Path], out_html: str | Pa
 
     A file's "kind" says what it holds: plan (as `info --json` prints it), eval, bench, reading, text, questions,
     commands, limits, reproduction, and the analyses; files of other kinds are left out. Raises UserError for a missing
-    folder, damaged JSON, or nothing known.
+    folder, damaged JSON, a file that lacks parts of its kind, or nothing known.
     """
-    found = collect(run_dirs)
-    if not any(found.values()):
+    read = list(_results(run_dirs))
+    if not read:
         raise UserError(f"report: no result file in {_names(run_dirs)}; run eval, analyze or quickstart with -o first")
-    return write_page(found, out_html, title)
+    try:
+        return write_page(_by_kind(read), out_html, title)
+    except BROKEN as error:
+        raise _blame(read, error) from error
 
 
 def write_page(found: Mapping[str, list[dict[str, Any]]], out_html: str | Path, title: str) -> Path:
@@ -42,16 +47,38 @@ def write_page(found: Mapping[str, list[dict[str, Any]]], out_html: str | Path, 
 
 def collect(run_dirs: str | Path | Iterable[str | Path]) -> dict[str, list[dict[str, Any]]]:
     """Contents of the folders' JSON files by kind, in order of file name."""
-    found: dict[str, list[dict[str, Any]]] = {kind: [] for kind in SECTIONS}
+    return _by_kind(_results(run_dirs))
+
+
+def _results(run_dirs: str | Path | Iterable[str | Path]) -> Iterator[tuple[Path, str, dict[str, Any]]]:
+    """Path, kind and content of each file of a known kind."""
     for folder in _paths(run_dirs):
         if not folder.is_dir():
-            raise UserError(f"report: folder {folder} does not exist")
+            reason = "is a file; name the folder that holds it" if folder.exists() else "does not exist"
+            raise UserError(f"report: folder {folder} {reason}")
         for path in sorted(folder.glob("*.json")):
             content = _read(path)
             kind = _kind(content)
-            if kind in found:
-                found[kind].append(content)
+            if kind in SECTIONS:
+                yield path, kind, content
+
+
+def _by_kind(read: Iterable[tuple[Path, str, dict[str, Any]]]) -> dict[str, list[dict[str, Any]]]:
+    found: dict[str, list[dict[str, Any]]] = {kind: [] for kind in SECTIONS}
+    for _, kind, content in read:
+        found[kind].append(content)
     return found
+
+
+def _blame(read: Sequence[tuple[Path, str, dict[str, Any]]], error: Exception) -> Exception:
+    """An error that names the file of which no page can be made; `error` itself when each of them is whole."""
+    for path, kind, content in read:
+        try:
+            render(_by_kind([(path, kind, content)]), "")
+        except BROKEN as own:
+            reason = f"{type(own).__name__}: {own}"
+            return UserError(f"report: {path} lacks parts that a result of kind {kind!r} has ({reason})")
+    return error
 
 
 def _paths(run_dirs: str | Path | Iterable[str | Path]) -> list[Path]:
@@ -72,11 +99,12 @@ def _read(path: Path) -> Any:
 def _kind(content: Any) -> str | None:
     if not isinstance(content, dict):
         return None
-    return content.get("kind") or ("plan" if {"layers", "state_bytes", "plan"} <= set(content) else None)
+    kind = content.get("kind") or ("plan" if {"layers", "state_bytes", "plan"} <= set(content) else None)
+    return kind if isinstance(kind, str) else None
 
 
-def render(found: dict[str, list[dict[str, Any]]], title: str) -> str:
-    """The page's HTML."""
+@cache
+def _template() -> Template:
     environment = Environment(
         loader=PackageLoader("anchorlm.report", "."),
         autoescape=select_autoescape(default=True),
@@ -91,7 +119,12 @@ def render(found: dict[str, list[dict[str, Any]]], title: str) -> str:
         "share": _share,
         "percent": mad.percent,
     }
-    return environment.get_template("page.html").render(
+    return environment.get_template("page.html")
+
+
+def render(found: dict[str, list[dict[str, Any]]], title: str) -> str:
+    """The page's HTML."""
+    return _template().render(
         title=title,
         plans=found["plan"],
         perplexities=[(r, _draw(plots.perplexity_bars, r)) for r in found["eval"] if r["suite"] == "ppl"],

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import matplotlib
@@ -57,4 +59,10 @@ KINDS: dict[str, Callable[[dict[str, Any], str], str]] = {"curves": curves, "bar
 
 def drawn(item: dict[str, Any]) -> list[tuple[str, str]]:
     """(caption, SVG) of each figure of an item, in its order."""
-    return [(spec["caption"], KINDS[spec["kind"]](spec, item["name"])) for spec in item["figures"]]
+    return [(spec["caption"], _draw(json.dumps(spec), item["name"])) for spec in item["figures"]]
+
+
+@lru_cache(maxsize=128)  # a page is written again after every item
+def _draw(spec: str, name: str) -> str:
+    figure = json.loads(spec)
+    return KINDS[figure["kind"]](figure, name)

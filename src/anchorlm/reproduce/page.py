@@ -7,6 +7,7 @@ from typing import Any
 
 import yaml
 
+from ..report.reproducing import drawn
 from ..results.core_table import markdown_table
 from . import claims
 from .items import ITEMS
@@ -26,10 +27,16 @@ def result(found: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     }
 
 
+def shown(name: str, found: Mapping[str, Any]) -> str:
+    """What the pages show of one kept item, figures included; fails, as Python does, where a part of it is missing."""
+    item = _item(name, yaml.safe_load(packaged("paper.yaml"))["items"][name], found)
+    return "\n".join([*_section(item), *(svg for _, svg in drawn(item))])
+
+
 def _item(name: str, printed: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
     rows = printed.get("rows", [])
     heads = list(rows[0]) if rows else []
-    measured = {part: found.get(part, []) for part in PARTS}
+    measured = {part: found[part] if found else [] for part in PARTS}
     facts = {key: found[key] for key in ("key", "texts", "environment") if key in found}
     return {
         "name": name,

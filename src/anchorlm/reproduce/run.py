@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..core import atomic_file, pick_dtype
+from ..core import atomic_file, check_folder, pick_dtype
 from ..data import find_files
 from ..environment import environment
 from ..eval.suite import Progress
-from ..report.html import write_page
+from ..report.html import BROKEN, write_page
 from ..results import Job
 from . import page
 from .items import ITEMS, chosen
@@ -35,6 +35,7 @@ def reproduce(
     job.measure False nothing is run. The page shows every item, also those of earlier runs and those not built yet.
     Raises UserError for unknown items and, before anything is written, for texts that are missing.
     """
+    check_folder(job.out)
     wanted = chosen([names] if isinstance(names, str) else names) if job.measure else []
     lab = Lab(scale, job, progress, say)
     for name in wanted:
@@ -80,9 +81,9 @@ def _kept(out: Path, name: str) -> dict[str, Any]:
     """What a run wrote of an item; empty when it did not, or the file is damaged."""
     try:
         found = json.loads((out / f"{name}.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return found if found["kind"] == KIND and page.shown(name, found) else {}
+    except (OSError, *BROKEN):
         return {}
-    return found if isinstance(found, dict) and found.get("kind") == KIND else {}
 
 
 def _write(out: Path) -> dict[str, Any]:

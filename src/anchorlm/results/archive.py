@@ -109,7 +109,7 @@ def open_records(
     return own, others
 
 
-def check_folder(folder: Path, names: Sequence[str]) -> None:
+def check_records(folder: Path, names: Sequence[str]) -> None:
     """Raise UserError unless the folder holds a record of one of the rows."""
     if not folder.is_dir():
         raise UserError(f"--records {folder} is no folder")

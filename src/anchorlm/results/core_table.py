@@ -16,7 +16,7 @@ from ..bench.worker import TIGHT, ModelSpec, measure_peak
 from ..convert import files
 from ..convert.bases import load_base_config
 from ..convert.summary import stored_lora, summary
-from ..core import UserError, atomic_file, seed_all
+from ..core import UserError, atomic_file, check_folder, seed_all
 from ..data import read_documents
 from ..environment import environment
 from ..eval import run_eval
@@ -64,6 +64,7 @@ def core(settings: Core, out: str | Path, progress: Progress | None = None) -> d
     Each cell is kept once measured: a run that was stopped goes on, a finished one only writes the files again.
     Raises UserError for missing text, base or adapter before anything is measured.
     """
+    check_folder(out)
     out = Path(out)
     for name, path in settings.extra.items():
         if not Path(path).is_dir():
@@ -87,6 +88,7 @@ def core(settings: Core, out: str | Path, progress: Progress | None = None) -> d
 
 def keep_retention(settings: Core, out: str | Path) -> dict[str, Any]:
     """What untrained slots of the preset `anchor` keep of the given text; writes retention.json to `out`."""
+    check_folder(out)
     shape = ModelShape.from_config(load_base_config(settings.base))
     seed_all(settings.seed)
     plan = build("anchor", shape, window=settings.window, sinks=settings.sinks)

@@ -13,14 +13,14 @@ from rich.console import Console
 
 from ..convert.bases import load_base, load_base_config
 from ..convert.cached import cache_folder
-from ..core import UserError, atomic_file, pick_dtype
+from ..core import UserError, atomic_file, check_folder, pick_dtype
 from ..data import TokenStore, find_files
 from ..eval.parts import Parts
 from ..eval.suite import Progress
 from ..plan import ModelShape
 from ..train import train
 from . import page
-from .archive import Archive, Known, check_folder, open_records, surroundings
+from .archive import Archive, Known, check_records, open_records, surroundings
 from .checks import check_rows
 from .measure import TEST, Cell, cells
 from .plans import row_plans
@@ -142,6 +142,7 @@ def _go(row: Built, run: Run, progress: Progress | None, say: Callable[[str], No
 
 def prepare(table: Table, job: Job) -> Run:
     """A job checked: nothing is written, and what must be trained can be. Raises UserError as `run_table` does."""
+    check_folder(job.out)
     for name in job.rows:
         table.row(name, "--rows")
     if not job.data:
@@ -149,7 +150,7 @@ def prepare(table: Table, job: Job) -> Run:
     for paths in filter(None, (job.data, job.validation, job.train)):
         find_files(paths)
     if job.records:
-        check_folder(job.records, [row.name for row in table.rows])
+        check_records(job.records, [row.name for row in table.rows])
     config = load_base_config(table.base)
     shape = ModelShape.from_config(config, BF16)
     plans = row_plans(table, shape)

@@ -19,7 +19,7 @@ import yaml
 from ..convert.save import command_line, versions
 from ..core import UserError, atomic_file
 from ..plan import Plan
-from ..settings import Recipe, flatten
+from ..settings import Recipe, changed, flatten
 from .checkpoint import NAME, clear_unfinished, newest_complete, read_position
 
 CONFIG = "config.yaml"
@@ -69,14 +69,9 @@ def first_change(stored: dict[str, Any], wanted: dict[str, Any]) -> str | None:
 
     A setting that did not exist when the first was stored counts as its default.
     """
-    new = flatten(json.loads(json.dumps(wanted)))
-    defaults = flatten(Recipe().model_dump(mode="json"))
+    new, defaults = flatten(wanted), flatten(Recipe().model_dump(mode="json"))
     old = {f"recipe.{k}": v for k, v in defaults.items() if f"recipe.{k}" in new} | flatten(stored)
-    changed = [key for key in [*old, *(k for k in new if k not in old)] if old.get(key) != new.get(key)]
-    if not changed:
-        return None
-    key, more = changed[0], f" (and {len(changed) - 1} more)" if len(changed) > 1 else ""
-    return f"{key} was {old.get(key)!r}, now {new.get(key)!r}{more}"
+    return changed(old, new)
 
 
 def find_checkpoint(out: Path, resume: str, say: Callable[[str], None]) -> Path | None:

@@ -24,6 +24,7 @@ from ..tally import by_group
 from .job import Job, Options, Target
 from .sizes import resized, slots_as
 
+AXES = {"windows": "window", "chunks": "slot that is written chunk by chunk", "kept": "slot of exact tokens"}
 GROUPS = ("all", "cross_window")
 
 Row = dict[str, Any]
@@ -41,9 +42,12 @@ class Variant:
 
 
 def check(target: Target, options: Options) -> None:
-    """Raise UserError for a model without slots, or a context with nothing beyond the window."""
+    """Raise UserError for a model without slots, or without what a size is given of, and for too short a context."""
     target.check_slots("ablation")
     target.check_context(options)
+    for (axis, what), sizes in zip(AXES.items(), axes(target.plan, options), strict=True):
+        if getattr(options, axis) is not None and sizes == [None]:
+            raise UserError(f"analyze option {axis} is given, but {target.name} has no {what}")
 
 
 def ablation(job: Job) -> Row:

@@ -24,20 +24,19 @@ def check(target: Target, options: Options) -> None:
     """Raise UserError for a model without slots, and for results that are not a table's."""
     target.check_slots("cost")
     if options.results is not None:
-        read_results(options.results)
+        trade_off(options.results)
 
 
 def cost(job: Job) -> Row:
     """State bytes against the ratio of hybrid layers, coverage of each slot's readers, and a table's trade-off."""
     target, options = job.target, job.options
-    found = read_results(options.results) if options.results else None
     return job.head("cost") | {
         "bytes": bytes_at(target.plan, target.shape, options.context),
         "fixed_bytes": fixed_bytes(target.plan, target.shape),
         "teacher_bytes": bytes_at(target.plan.teacher(), target.shape, options.context),
         "ratios": ratios(target.plan, target.shape, options.context),
         "coverage": [coverage(target.plan, name, options.context) for name in _distinct(target.plan)],
-        "trade_off": None if found is None else trade_off(found),
+        "trade_off": None if options.results is None else trade_off(options.results),
     }
 
 
@@ -149,8 +148,19 @@ def read_results(path: str) -> Row:
     return found
 
 
-def trade_off(found: Row) -> Row:
-    """State bytes of every measured row of a table against perplexity and needles."""
+def trade_off(path: str) -> Row:
+    """State bytes of every measured row of a table against perplexity and needles.
+
+    path: what `anchorlm results` wrote. Raises UserError for a file that is something else.
+    """
+    found = read_results(path)
+    try:
+        return _points(found)
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise UserError(f"results {path} is damaged, or of another version ({type(error).__name__}: {error})") from None
+
+
+def _points(found: Row) -> Row:
     length = str(found["table"]["context"])
     text = next(iter(found["texts"]), None)
     rows = [_point(row, length, text) for row in found["rows"] if row["texts"].get(text, {}).get("all")]

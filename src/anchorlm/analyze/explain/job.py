@@ -46,8 +46,9 @@ class Options(Strict):
 
     @classmethod
     def of(cls, **values: Any) -> Options:
-        """Options from keywords. Raises UserError for an unknown one or a value out of range."""
-        options = checked(cls, values, "analyze option")
+        """Options from keywords; None is not given. Raises UserError for an unknown one or a value out of range."""
+        given = {name: value for name, value in values.items() if value is not None}
+        options = checked(cls, given, "analyze option")
         for name in ("windows", "chunks", "kept"):
             sizes = getattr(options, name)
             if sizes is not None and (not sizes or min(sizes) < 1):
@@ -141,15 +142,25 @@ class Job:
         }
 
 
+READING = ("context", "documents", "window")  # options of every analysis that reads a text
+
+
 @dataclass(frozen=True)
 class Analysis:
     """One thing that can be asked for. check: raises UserError unless the model can be analysed so; text: takes text,
-    always (True), never (False), or only if it is given (None); weights: whether they are needed."""
+    always (True), never (False), or only if it is given (None); weights: whether they are needed; uses: options beside
+    those of the text that is read."""
 
     run: Callable[[Job], dict[str, Any]]
     check: Callable[[Target, Options], None]
     text: bool | None = True
     weights: bool = True
+    uses: tuple[str, ...] = ()
+
+    def used(self, text: bool) -> set[str]:
+        """The options that change its figures; text: whether one is given."""
+        reads = self.text or (self.text is None and text)
+        return {"seed", *self.uses, *(READING if reads else ())}
 
 
 def names_of(what: str | Iterable[str], known: Iterable[str]) -> list[str]:
@@ -167,5 +178,5 @@ def names_of(what: str | Iterable[str], known: Iterable[str]) -> list[str]:
 def existing(path: str | Path, what: str) -> Path:
     """The path, if it is a file."""
     if not Path(path).is_file():
-        raise UserError(f"{what} {path} does not exist")
+        raise UserError(f"{what} {path} {'is a folder' if Path(path).is_dir() else 'does not exist'}")
     return Path(path)

@@ -9,8 +9,9 @@ from typing import Any
 
 from anchorlm.convert.load import load_tokenizer
 from anchorlm.convert.summary import source_config
-from anchorlm.core import UserError, atomic_file
+from anchorlm.core import UserError, atomic_file, check_folder
 from anchorlm.data import TokenStore, find_files
+from anchorlm.eval.kept import Facts, check_kept
 from anchorlm.eval.parts import Parts, model_digest
 from anchorlm.eval.runner import open_store
 from anchorlm.hf import AnchorForCausalLM
@@ -21,14 +22,12 @@ from . import ablation, cost, knockout, likeness, readmaps
 from .job import Analysis, Job, Options, Progress, Target, names_of
 
 ANALYSES: dict[str, Analysis] = {
-    "knockout": Analysis(knockout.knockout, knockout.check),
+    "knockout": Analysis(knockout.knockout, knockout.check, uses=("recall", "layers", "control")),
     "similarity": Analysis(likeness.similarity, likeness.check),
     "readmaps": Analysis(readmaps.readmaps, readmaps.check, text=None),
-    "ablation": Analysis(ablation.ablation, ablation.check),
-    "cost": Analysis(cost.cost, cost.check, text=False, weights=False),
+    "ablation": Analysis(ablation.ablation, ablation.check, uses=tuple(ablation.AXES)),
+    "cost": Analysis(cost.cost, cost.check, text=False, weights=False, uses=("context", "results")),
 }
-
-OWNED = {"layers": "knockout", "results": "cost", "windows": "ablation", "chunks": "ablation", "kept": "ablation"}
 
 Texts = TokenStore | str | Path | Iterable[str | Path]
 
@@ -51,7 +50,7 @@ def run_analysis(
 
     With `out`, each is written to out/ANALYSIS.json, and a run that was stopped goes on from out/parts.
     `progress(analysis, done, total)`. Raises UserError for an unknown analysis or option, a model that cannot be
-    analysed so, and missing or too short text.
+    analysed so, missing or too short text, and a folder that holds the results of another run.
     """
     names, chosen = names_of(what, ANALYSES), Options.of(**options)
     target = model if isinstance(model, Target) else Target(name, model.plan, model.shape)
@@ -62,6 +61,7 @@ def run_analysis(
     folder = Path(out) if out is not None else None
     parts = Parts(folder and folder / "parts")
     digest = None if weights is None else model_digest(weights)
+    check_out(target, names, chosen, store, out, digest)
     job = Job(weights, target, tokenizer, store, chosen, parts, digest, progress)
     results = {}
     for each in names:
@@ -73,19 +73,53 @@ def run_analysis(
 
 
 def check_request(
-    source: str, what: str | Iterable[str], data: Texts, base: str | None = None, **options: Any
+    source: str,
+    what: str | Iterable[str],
+    data: Texts,
+    base: str | None = None,
+    out: str | Path | None = None,
+    **options: Any,
 ) -> tuple[list[str], Target]:
     """Names of the analyses and the model, after everything was checked that needs no weight. Raises UserError."""
+    check_folder(out)
     names, chosen = names_of(what, ANALYSES), Options.of(**options)
     config, stored = source_config(source)
     shape = ModelShape.from_config(config)
     target = Target(source, Plan.from_dict(stored.get("plan") or {}, shape.layers), shape)
     _check(target, names, data, chosen)
+    store = None
     if wants_text(names, data):
         find_files(data)
-        tokenizer = load_tokenizer(source, base)
-        _store(target, names, data, tokenizer, chosen, None)
+        store = _store(target, names, data, load_tokenizer(source, base), chosen, None)
+    check_out(target, names, chosen, store, out)
     return names, target
+
+
+def check_out(
+    target: Target,
+    names: Iterable[str],
+    options: Options,
+    store: TokenStore | None,
+    out: str | Path | None,
+    digest: str | None = None,
+) -> None:
+    """Raise UserError when the folder holds results of another run. digest: of the weights, once they are loaded."""
+    check_folder(out)
+    text = None if store is None else store.content_hash
+    for name in names if out is not None else ():
+        facts = _facts(name, target.plan.to_dict(), options.model_dump(mode="json"), text, digest)
+        check_kept(Path(out or "") / f"{name}.json", name, facts, _kept)
+
+
+def _kept(result: dict[str, Any]) -> Facts:
+    text = result["data"] and result["data"]["hash"]
+    return _facts(result["kind"], result["plan"], result["options"], text, result["digest"])
+
+
+def _facts(name: str, plan: dict[str, Any], options: dict[str, Any], text: str | None, digest: str | None) -> Facts:
+    used = ANALYSES[name].used(text is not None)
+    fixed = {key: value for key, value in options.items() if key in used}
+    return Facts({"plan": plan, "text": text, **fixed}, {"model": digest})
 
 
 def needs_weights(names: Iterable[str]) -> bool:
@@ -94,20 +128,25 @@ def needs_weights(names: Iterable[str]) -> bool:
 
 def wants_text(names: Iterable[str], data: Texts) -> bool:
     """Whether some analysis reads the text. Text that none would read is a mistake."""
-    given = isinstance(data, TokenStore) or bool(data)
+    given = _given(data)
     needed = [ANALYSES[name].text for name in names]
     if given and all(text is False for text in needed):
         raise UserError("--data is given, but no analysis that was asked for reads text; leave it out")
     return given or True in needed
 
 
+def _given(data: Texts) -> bool:
+    return isinstance(data, TokenStore) or bool(data)
+
+
 def _check(target: Target, names: Iterable[str], data: Texts, options: Options) -> None:
-    for field, owner in OWNED.items():
-        if getattr(options, field) is not None and owner not in names:
-            raise UserError(f"analyze option {field} has no meaning without {owner}")
+    used = set().union(*(ANALYSES[name].used(_given(data)) for name in names))
+    for field in Options.model_fields:
+        if field in options.model_fields_set - used:
+            raise UserError(f"analyze option {field} has no meaning for {', '.join(names)}")
     for name in names:
         ANALYSES[name].check(target, options)
-        if ANALYSES[name].text and not isinstance(data, TokenStore) and not data:
+        if ANALYSES[name].text and not _given(data):
             raise UserError(f"{name} needs --data: a text file or a folder of them")
     if wants_text(names, data):
         target.check_context(options)
