@@ -3,8 +3,9 @@
 import os
 
 import pytest
+import torch
 
-from anchorlm.core import UserError, atomic_dir, atomic_file, suggest
+from anchorlm.core import UserError, atomic_dir, atomic_file, pick_dtype, suggest
 
 
 @pytest.mark.parametrize("mask", [0o022, 0o077])
@@ -49,3 +50,10 @@ def test_an_error_leaves_the_old_file(tmp_path):
 def test_a_near_name_is_suggested_and_else_all_are_listed():
     assert suggest("anchr", ["anchor", "swa"]) == "did you mean 'anchor'?"
     assert suggest("zzz", ["b", "a"]) == "allowed: a, b"
+
+
+def test_a_dtype_may_be_named_or_given():
+    assert pick_dtype("float16") == pick_dtype(torch.float16) == pick_dtype("torch.float16") == torch.float16
+    for wrong, shown in ((torch.int8, "int8"), ("bfloat", "bfloat")):
+        with pytest.raises(UserError, match=f"dtype '{shown}' is unknown; "):
+            pick_dtype(wrong)

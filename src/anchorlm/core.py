@@ -115,11 +115,12 @@ def _swap(temporary: Path, path: Path, overwrite: bool) -> None:
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
 
 
-def pick_dtype(name: str = "auto", device: str | torch.device = "cpu") -> torch.dtype:
-    """The torch dtype of a name. "auto": bfloat16 where the device computes it natively, else float32.
+def pick_dtype(dtype: str | torch.dtype = "auto", device: str | torch.device = "cpu") -> torch.dtype:
+    """The torch dtype itself, or that of a name. "auto": bfloat16 where the device computes it natively, else float32.
 
     On a CPU without bf16 instructions a bf16 product is several times slower than a float32 one.
     """
+    name = str(dtype).removeprefix("torch.")
     if name == "auto":
         return torch.bfloat16 if _native_bf16(torch.device(device)) else torch.float32
     if name not in DTYPES:

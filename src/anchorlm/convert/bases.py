@@ -48,7 +48,7 @@ class _Place:
     source: str
 
 
-def load_base(name: str | Path, dtype: str = "auto", device: str | torch.device = "cpu") -> Base:
+def load_base(name: str | Path, dtype: str | torch.dtype = "auto", device: str | torch.device = "cpu") -> Base:
     """Weights in `dtype` on `device`, in evaluation mode.
 
     Raises UserError: no such base, unknown family, damaged or incomplete weights, unknown dtype or device.

@@ -26,7 +26,7 @@ _FROM_AUTO = (
 
 def load(
     path: str | Path,
-    dtype: str = "auto",
+    dtype: str | torch.dtype = "auto",
     device: str | torch.device = "cpu",
     *,
     base: str | None = None,
@@ -79,13 +79,13 @@ def load_tokenizer(path: str | Path, base: str | None = None) -> Any:
     return own or bases.load_tokenizer(name)
 
 
-def _teacher(name: str, dtype: str, device: str | torch.device) -> tuple[AnchorForCausalLM, Any]:
+def _teacher(name: str, dtype: str | torch.dtype, device: str | torch.device) -> tuple[AnchorForCausalLM, Any]:
     base = load_base(name, dtype=dtype, device=device)
     plan = Plan.from_dict({}, base.model.config.num_hidden_layers)
     return convert(base, plan).eval(), base.tokenizer
 
 
-def load_base_of(folder: Path, config: dict[str, Any], base: str | None, dtype: str, device: Any) -> Base:
+def load_base_of(folder: Path, config: dict[str, Any], base: str | None, dtype: str | torch.dtype, device: Any) -> Base:
     name = base or config.get("base")
     if not name:
         raise UserError(f"{folder / files.CONFIG} names no base; pass --base")
@@ -123,7 +123,7 @@ def _check_base(folder: Path, config: dict[str, Any], base: Base, any_base: bool
         )
 
 
-def _whole(folder: Path, dtype: str, device: str | torch.device) -> tuple[AnchorForCausalLM, Any]:
+def _whole(folder: Path, dtype: str | torch.dtype, device: str | torch.device) -> tuple[AnchorForCausalLM, Any]:
     for weights in sorted(folder.glob("*.safetensors")):
         files.check_tensors(weights)
     with quiet():
