@@ -6,7 +6,6 @@ Weights are large enough (unit-sized logits, uneven attention) that a wrong key,
 from __future__ import annotations
 
 import torch
-from torch import nn
 from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
@@ -18,12 +17,14 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+from anchorlm.conformance.checks import near as assert_near
+from anchorlm.conformance.tiny import VOCAB, exact_norms, shake, tokens
 from anchorlm.hf import AnchorForCausalLM, families
 from anchorlm.plan import ModelShape, Plan, ReadMap, Slot
 from anchorlm.presets import build
 from anchorlm.state import ModelState
 
-VOCAB = 61
+__all__ = ["VOCAB", "assert_near", "shake", "tokens"]  # the tests take them from here
 SIZES = dict(
     vocab_size=VOCAB, hidden_size=32, intermediate_size=40, num_attention_heads=4, num_key_value_heads=2,
     max_position_embeddings=256, eos_token_id=None, bos_token_id=None, pad_token_id=None,
@@ -128,27 +129,10 @@ def teacher(family: str = "llama", layers: int = 4, dtype=torch.float64, seed: i
         model = FAMILIES[family][1](config(family, layers, **values)).eval()
     shake(dict(model.named_parameters()), seed, matrix=0.25, vector=0.2)
     if dtype == torch.float64:
-        _exact_norms(model)
+        exact_norms(model)
     for parameter in model.parameters():  # buffers stay: loading a checkpoint keeps RoPE's frequencies in fp32 too
         parameter.data = parameter.data.to(dtype)
     return model
-
-
-def _exact_norms(model: nn.Module) -> None:
-    for module in list(model.modules()):
-        for name, child in list(module.named_children()):
-            if type(child).__name__.endswith("RMSNorm") and not isinstance(child, nn.RMSNorm):
-                norm = nn.RMSNorm(child.weight.shape[0], eps=child.variance_epsilon)
-                norm.weight = child.weight
-                setattr(module, name, norm)
-
-
-def shake(parameters: dict[str, nn.Parameter], seed: int, matrix: float, vector: float) -> None:
-    """Add noise to every parameter in place: biases that start at zero and norms that start at one count too."""
-    generator = torch.Generator().manual_seed(seed)
-    for parameter in parameters.values():
-        noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
-        parameter.data += ((matrix if parameter.dim() > 1 else vector) * noise).to(parameter.dtype)
 
 
 def shake_memory(model: AnchorForCausalLM, seed: int = 1) -> AnchorForCausalLM:
@@ -188,21 +172,8 @@ def plain_slot(**values) -> Slot:
     return slot(**({"map": ReadMap("none").kind, "norm": False} | values))
 
 
-def tokens(rows: int, length: int, seed: int = 3) -> torch.Tensor:
-    return torch.randint(0, VOCAB, (rows, length), generator=torch.Generator().manual_seed(seed))
-
-
 def normal(*size: int, seed: int = 5, dtype=torch.float64) -> torch.Tensor:
     return torch.randn(*size, generator=torch.Generator().manual_seed(seed), dtype=dtype)
-
-
-def assert_near(a: torch.Tensor, b: torch.Tensor, tolerance: float = 1e-10, what: str = "") -> None:
-    """Equal shape, finite, and within an absolute and relative tolerance."""
-    a, b = a.detach(), b.detach()
-    assert a.shape == b.shape, f"{what}: {tuple(a.shape)} against {tuple(b.shape)}"
-    assert bool(torch.isfinite(a).all()) and bool(torch.isfinite(b).all()), f"{what}: not finite"
-    worst = float(((a - b).abs() / (1 + b.abs())).max()) if a.numel() else 0.0
-    assert worst <= tolerance, f"{what}: differs by {worst:.2e}"
 
 
 def meaning(state: ModelState, plan: Plan, row: int) -> dict[str, torch.Tensor]:

@@ -1,6 +1,7 @@
 """What every test may ask for: no surprise from the user's environment, and the packaged weights if they can be had."""
 
 import os
+import sys
 
 import pytest
 import torch
@@ -18,6 +19,23 @@ def no_hub():
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ANCHORLM_OFFLINE", "1")
         yield
+
+
+@pytest.fixture(autouse=True)
+def no_rules_stay(monkeypatch):
+    """A rule that a test defines or loads ends with it."""
+    from anchorlm.memory import Memory
+    from anchorlm.rules import RULES
+
+    kept = [(registry, dict(registry)) for registry in (RULES, Memory.rules)]
+    monkeypatch.setenv("ANCHORLM_RULES", "")
+    yield
+    for registry, before in kept:
+        if registry != before:
+            registry.clear()
+            registry.update(before)
+    for name in [name for name in sys.modules if name.startswith("anchorlm_rules_")]:
+        del sys.modules[name]
 
 
 @pytest.fixture(scope="session")

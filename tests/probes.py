@@ -1,10 +1,11 @@
 """Small models and ways to look inside them: one layer alone, calls in pieces, and what a layer's memory is given."""
 
-import torch
-
 import builders
+from anchorlm.conformance.checks import logits_of, read_by
 from anchorlm.hf import Captures
 from anchorlm.plan import Plan
+
+__all__ = ["logits_of", "read_by"]  # the tests take them from here
 
 
 def one_layer(reach=None, family="llama", **slot):
@@ -12,20 +13,6 @@ def one_layer(reach=None, family="llama", **slot):
     entry = {"write": 0, "chunk": 4, "gap": True} | slot
     plan = Plan.from_dict({"attention": reach or {"kind": "none"}, "slots": {"s": entry}}, 1)
     return builders.hybrid(family, plan, layers=1)
-
-
-def logits_of(model, ids, **options):
-    with torch.no_grad():
-        return model(ids, **options).logits
-
-
-def read_by(model, ids, widths, **options):
-    """Logits of several calls in a row, and the cache."""
-    cache, parts, done = model.new_cache(), [], 0
-    for width in widths:
-        parts.append(logits_of(model, ids[:, done : done + width], cache=cache, **options))
-        done += width
-    return torch.cat(parts, 1), cache
 
 
 def attended(model, ids, layer=0):

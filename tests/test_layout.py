@@ -17,6 +17,7 @@ ORDER = [
     ["analyze"],
     ["report", "bench", "eval", "train", "generate"],
     ["doctor", "reading"],
+    ["conformance"],
     ["data"],
     ["convert"],
     ["settings"],

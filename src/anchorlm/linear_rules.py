@@ -17,9 +17,6 @@ class LinearStateOptions(RuleOptions):
     fixed: ClassVar[dict[str, Any]] = {"act": "identity", "conv": 0}
     lags: ClassVar[tuple[str, ...]] = ("self", "chunk", "segment")
 
-    def token_elements(self, heads: int) -> int:
-        return 0
-
 
 @dataclass(frozen=True)
 class HedgehogOptions(LinearStateOptions):

@@ -16,7 +16,7 @@ from . import linear_rules as linear_rules
 from .core import UserError, suggest
 from .plan_parts import Mix, ReadMap, check_heads
 from .reach import Heads, Reach
-from .rules import RULES, RuleOptions, mapping, number_range, one_of, strict, truth, whole
+from .rules import RULES, RuleOptions, known_rule, mapping, number_range, one_of, strict, truth, whole
 from .shape import ModelShape
 
 ROPES = ("none", "absolute", "chunk")
@@ -74,7 +74,7 @@ class Slot:
         return (self.behind + 1) * self.chunk if self.by_chunk else 0
 
     def check(self, where: str, shape: ModelShape) -> None:
-        one_of(self.rule, tuple(RULES), f"{where}.rule")
+        known_rule(self.rule, f"{where}.rule")
         self.mix.check(f"{where}.mix")
         for name, allowed in (("rope", ROPES), ("act", ACTIVATIONS)):
             one_of(getattr(self, name), allowed, f"{where}.{name}")
@@ -307,9 +307,8 @@ def layer_range(text: str, num_layers: int, where: str) -> list[int]:
 def _slot(name: str, entry: Any, num_layers: int) -> Slot:
     where = f"slots.{name}"
     values = strict(Slot, entry, where)
-    rule = values.get("rule", "swiglu-ttt")
-    one_of(rule, tuple(RULES), f"{where}.rule")
-    values = {**RULES[rule].slot_defaults, **values}
+    rule = known_rule(values.get("rule", "swiglu-ttt"), f"{where}.rule")
+    values = {**rule.slot_defaults, **values}
     if "write" not in values:
         raise UserError(f"{where}.write is missing; name the layer that writes the slot")
     read = values.get("read", [values["write"]])
@@ -320,7 +319,7 @@ def _slot(name: str, entry: Any, num_layers: int) -> Slot:
     if isinstance(values.get("heads"), (list, tuple)):
         values["heads"] = tuple(values["heads"])
     options = values.get("options") or {}
-    values["options"] = RULES[rule](**strict(RULES[rule], options, f"{where}.options"))
+    values["options"] = rule(**strict(rule, options, f"{where}.options"))
     return Slot(**values)
 
 

@@ -94,8 +94,8 @@ class RuleOptions:
         raise NotImplementedError
 
     def token_elements(self, heads: int) -> int:
-        """fp32 numbers kept per buffered token beside its key and value (step sizes, momentum)."""
-        return heads
+        """fp32 numbers kept per buffered token beside its key and value: what the rule's `tokens` gives."""
+        return 0
 
     def key_length(self, dim: int) -> float:
         """Euclidean length of the normalised keys and queries."""
@@ -117,6 +117,9 @@ class FastWeightOptions(RuleOptions):
 
     def state_bytes(self, heads: int, dim: int, element: int) -> dict[str, int]:
         return {part: count * WIDE_BYTES for part, count in self.state_elements(heads, dim).items()}
+
+    def token_elements(self, heads: int) -> int:
+        return heads
 
 
 @dataclass(frozen=True)
@@ -296,6 +299,16 @@ class KeptOptions(RuleOptions):
     def state_bytes(self, heads: int, dim: int, element: int) -> dict[str, int]:
         """A key, a value, an fp32 score and a 4-byte position for each token."""
         return {"kept tokens": self.tokens * heads * (2 * dim * element + WIDE_BYTES + 4)}
+
+    def token_elements(self, heads: int) -> int:
+        return heads
+
+
+def known_rule(rule: Any, where: str) -> type[RuleOptions]:
+    """The options of a rule. Raises UserError where no such rule is known."""
+    if rule not in RULES:
+        raise UserError(f"{where} is {rule!r}; {suggest(str(rule), RULES)} A rule of your own needs --rules FILE")
+    return RULES[rule]
 
 
 RULES: dict[str, type[RuleOptions]] = {

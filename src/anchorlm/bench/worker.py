@@ -21,6 +21,7 @@ from anchorlm.convert.attach import convert
 from anchorlm.convert.bases import load_base
 from anchorlm.convert.load import load
 from anchorlm.core import UserError, seed_all
+from anchorlm.memory.own import load_listed
 
 # glibc raises the size above which it returns a freed block at once, up to 32 MB; named, it stays at its first value.
 TIGHT = {"MALLOC_MMAP_THRESHOLD_": str(2**17)}
@@ -95,6 +96,7 @@ def _work(task: dict[str, Any]) -> dict[str, Any]:
     threads' buffers, kernels' scratch space) is no part of the text's cost. `loaded` was resident before even those.
     """
     torch.set_num_threads(task["threads"])
+    load_listed()
     model, _ = ModelSpec(task["source"], task["plan"], task["dtype"], task["device"]).open()
     loaded = psutil.Process().memory_info().rss
     _run(model, WARM_UP_BLOCKS * task["block"], task, 1)

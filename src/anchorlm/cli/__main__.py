@@ -100,6 +100,8 @@ def run(argv: Sequence[str] | None = None) -> int:
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
     try:
+        if os.environ.get("ANCHORLM_RULES"):
+            _known_rules()
         code = app(args=arguments or ["--help"], prog_name="anchorlm", standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
@@ -110,6 +112,12 @@ def run(argv: Sequence[str] | None = None) -> int:
         return _say("interrupted", 130)
     except Exception as error:
         return _explain(error)
+
+
+def _known_rules() -> None:
+    from ..memory.own import load_listed
+
+    load_listed()
 
 
 def _explain(error: Exception) -> int:

@@ -31,9 +31,11 @@ def analyze(
     device: options.Device = "cpu",
     base: options.BaseOverride = None,
     any_base: options.AnyBase = False,
+    rules: options.Rules = [],
     json: options.Json = False,
 ) -> None:
     """Branches knocked out by layer and distance, read-outs compared, read maps, slots left out, cost."""
+    options.use_rules(rules)
     flags = {"context": context, "documents": documents, "layers": layers, "results": results, "seed": seed}
     given = {name: value for name, value in flags.items() if options.was_given(ctx, name)}
     more = options.parse_sets(set_)

@@ -21,9 +21,11 @@ def convert(
     dtype: options.Dtype = "auto",
     device: options.Device = "cpu",
     overwrite: options.Overwrite = False,
+    rules: options.Rules = [],
     json: options.Json = False,
 ) -> None:
     """Give a pretrained model limited attention and memory slots, as a plan says."""
+    options.use_rules(rules)
     options.check_output(out, overwrite)
     overrides = options.parse_sets(set_)
     from ..convert import summary

@@ -7,8 +7,10 @@ from typing import Any
 from . import options, show
 
 
-def doctor(json: options.Json = False) -> None:
-    """Show versions, devices, memory and kernels."""
+def doctor(rules: options.Rules = [], json: options.Json = False) -> None:
+    """Show versions, devices, memory and kernels; with --rules, put these rules to the conformance suite instead."""
+    if rules:
+        return _check(rules, json)
     from ..doctor import doctor as examine
 
     found = examine()
@@ -18,6 +20,25 @@ def doctor(json: options.Json = False) -> None:
         show.line(section)
         for name, value in values.items():
             show.line(f"  {name}: {_text(value)}")
+
+
+def _check(files: list[str], json: bool) -> None:
+    from ..conformance import check_rules
+    from ..core import UserError
+    from ..memory import load_rules
+
+    options.use_rules(files)
+    with show.Progress("checking", unit="checks") as progress:
+        rows = check_rules(load_rules(*files), progress=progress)
+    broken = [row for row in rows if row["broken"]]
+    if json:
+        show.emit({"checks": rows})
+    else:
+        show.table([row | {"broken": row["broken"] or "kept"} for row in rows])
+    if broken:
+        first = broken[0]
+        said = f"{first['check']} on {first['family']}: {first['broken']}"
+        raise UserError(f"rule {first['rule']!r} breaks {len(broken)} of {len(rows)} checks; {said}")
 
 
 def _text(value: Any) -> str:

@@ -38,9 +38,11 @@ def evaluate(
     device: options.Device = "cpu",
     base: options.BaseOverride = None,
     any_base: options.AnyBase = False,
+    rules: options.Rules = [],
     json: options.Json = False,
 ) -> None:
     """Perplexity, retrieval, recall and questions, with sample sizes and intervals."""
+    options.use_rules(rules)
     chosen = options.parse_sets(set_)
     from ..convert.load import load
     from ..core import UserError, check_folder

@@ -34,9 +34,11 @@ def generate(
     device: options.Device = "cpu",
     base: options.BaseOverride = None,
     any_base: options.AnyBase = False,
+    rules: options.Rules = [],
     json: options.Json = False,
 ) -> None:
     """Read a text and a prompt, then write. The figures go to stderr, the text to stdout."""
+    options.use_rules(rules)
     text, prompt = read_text(file) if file else "", sys.stdin.read() if prompt == "-" else prompt
     from ..convert.load import load
     from ..core import UserError

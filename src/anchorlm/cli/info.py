@@ -20,9 +20,11 @@ def info(
     ] = None,
     set_: options.Sets = [],
     dtype: Annotated[str, typer.Option(help="of keys and values; states are fp32")] = "bfloat16",
+    rules: options.Rules = [],
     json: options.Json = False,
 ) -> None:
     """Show the plan as a table, the parameters, and the exact bytes of every part of the state."""
+    options.use_rules(rules)
     found = _summary(source, plan, shape, options.parse_sets(set_), dtype)
     if json:
         return show.emit(found)

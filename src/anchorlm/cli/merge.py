@@ -14,9 +14,11 @@ def merge(
     base: options.BaseOverride = None,
     any_base: options.AnyBase = False,
     overwrite: options.Overwrite = False,
+    rules: options.Rules = [],
     json: options.Json = False,
 ) -> None:
     """Fold LoRA into the weights and write them whole, with the code that loads them without anchorlm."""
+    options.use_rules(rules)
     options.check_output(out, overwrite)
     from ..convert.merge import merge as run
 

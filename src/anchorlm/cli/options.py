@@ -31,6 +31,11 @@ AnyBase = Annotated[
 BaseOverride = Annotated[str | None, typer.Option("--base", metavar="BASE", help="where the base is now, if it moved")]
 
 
+Rules = Annotated[
+    list[str], typer.Option("--rules", metavar="FILE", help="a Python file with memory rules of your own; repeatable")
+]
+
+
 class SeveralValues(TyperCommand):
     """A verb whose list options take several values at once: `--data a.txt b.txt` as well as `--data a --data b`."""
 
@@ -94,6 +99,16 @@ def _typed(text: str, value: str) -> Any:
         return yaml.safe_load(value)
     except (yaml.YAMLError, ValueError):  # an impossible date is a ValueError
         raise UserError(f"--set {text!r}: the value is not valid YAML") from None
+
+
+def use_rules(files: Iterable[str]) -> None:
+    """Make rules of one's own known, to this program and to those that it starts."""
+    if files:
+        from ..memory.own import VARIABLE, load_rules
+
+        load_rules(*files)
+        known = filter(None, os.environ.get(VARIABLE, "").split(os.pathsep))
+        os.environ[VARIABLE] = os.pathsep.join(dict.fromkeys([*known, *map(os.path.abspath, files)]))
 
 
 def check_device(name: str) -> str:

@@ -31,9 +31,11 @@ def train(
     device: options.Device = "cpu",
     base: options.BaseOverride = None,
     any_base: options.AnyBase = False,
+    rules: options.Rules = [],
     json: options.Json = False,
 ) -> None:
     """Train memory, gates and read maps, then LoRA, as the recipe says. The same command goes on after a stop."""
+    options.use_rules(rules)
     from ..core import UserError, seed_all
     from ..settings import load_recipe
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from ..core import UserError
+from ..memory import Memory
 from . import files
 
 PACKAGE = "anchorlm"
@@ -60,15 +62,31 @@ def check_transformers(wanted: str | None, where: str) -> None:
         raise UserError(f"{where} works with transformers {wanted}; found {transformers.__version__}")
 
 
-def export_code(folder: Path) -> list[str]:
-    """Write the flat modules and the entry file, and name them in config.json. Returns the file names."""
-    modules = sorted(needed_modules(list(CLASSES.values())))
+def export_code(folder: Path, own: Iterable[str] = ()) -> list[str]:
+    """Write the flat modules and the entry file, and name them in config.json. Returns the file names.
+
+    own: modules outside this package that define rules the model needs.
+    """
+    modules = sorted(needed_modules([*CLASSES.values(), *own]))
     for module in modules:
         text = HEADER.format(module=module) + flatten(module)
         (folder / f"{flat_name(module)}.py").write_text(text, encoding="utf-8")
     (folder / f"{ENTRY}.py").write_text(_entry(modules), encoding="utf-8")
     _name_in_config(folder / files.CONFIG)
     return [f"{flat_name(module)}.py" for module in modules] + [f"{ENTRY}.py"]
+
+
+def own_modules(rules: Iterable[str]) -> list[str]:
+    """The modules of these rules that are not of this package. Raises UserError where one has no file to copy."""
+    found = {rule: Memory.rules[rule].__module__ for rule in rules}
+    for rule, module in found.items():
+        if not getattr(sys.modules.get(module), "__file__", None) or module == "__main__":
+            raise UserError(f"rule {rule!r} stands in no file of its own that could be written beside the weights")
+    return sorted({module for module in found.values() if not _is_ours(module)})
+
+
+def _is_ours(module: str) -> bool:
+    return module.split(".")[0] == PACKAGE
 
 
 def _entry(modules: list[str]) -> str:
@@ -135,7 +153,7 @@ def _imports(module: str) -> list[ast.Import | ast.ImportFrom]:
 def _targets(module: str, node: ast.Import | ast.ImportFrom) -> Iterator[tuple[str, ast.alias]]:
     """(module of this package, alias) for each name the statement imports; an alias without name is the module."""
     if isinstance(node, ast.Import):
-        inner = [alias for alias in node.names if alias.name.split(".")[0] == PACKAGE]
+        inner = [alias for alias in node.names if _is_ours(alias.name)]
         if inner:
             raise UserError(
                 f"{module} has 'import {inner[0].name}'; the export needs 'from {inner[0].name} import ...'"
@@ -148,6 +166,8 @@ def _targets(module: str, node: ast.Import | ast.ImportFrom) -> Iterator[tuple[s
         child = f"{source}.{alias.name}"
         if _is_module(child):
             yield child, ast.alias(name="", asname=alias.asname or alias.name)
+        elif source == PACKAGE:
+            raise UserError(f"{module} has 'from anchorlm import {alias.name}'; name the module that defines it")
         else:
             yield source, alias
 
@@ -155,7 +175,9 @@ def _targets(module: str, node: ast.Import | ast.ImportFrom) -> Iterator[tuple[s
 def _absolute(module: str, node: ast.ImportFrom) -> str | None:
     """The full name of the module a `from` statement reads, or None when it is not of this package."""
     if node.level == 0:
-        return node.module if node.module and node.module.split(".")[0] == PACKAGE else None
+        return node.module if node.module and _is_ours(node.module) else None
+    if not _is_ours(module):
+        raise UserError(f"{module} imports a neighbour by a relative name; a rule that is written out is one file")
     parts = module.split(".")
     package = parts if _source_path(module).name == "__init__.py" else parts[:-1]
     base = package[: len(package) - (node.level - 1)]
@@ -172,5 +194,7 @@ def _is_module(module: str) -> bool:
 
 
 def _source_path(module: str) -> Path:
+    if not _is_ours(module):
+        return Path(str(sys.modules[module].__file__))
     path = _path_of(module)
     return path / "__init__.py" if (path / "__init__.py").is_file() else path.with_suffix(".py")

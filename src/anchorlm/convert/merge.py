@@ -8,7 +8,7 @@ from typing import Any
 
 from ..core import UserError, atomic_dir, check_apart
 from . import adapters, files
-from .export import export_code
+from .export import export_code, own_modules
 from .load import load
 from .save import run_record, write_companions, write_whole
 
@@ -38,7 +38,7 @@ def merge(
         adapters.merge_lora(model)
         model.config.base = model.config.base_fingerprint = None
         write_whole(model, folder)
-        export_code(folder)
+        export_code(folder, own_modules(slot.rule for slot in model.plan.slots.values()))
         write_companions(model, folder, tokenizer, record, Path(out).resolve().name)
     return Path(out)
 

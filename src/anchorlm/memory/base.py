@@ -1,4 +1,4 @@
-"""What every memory rule offers. Adding a rule: its options in `rules.py`, one class here, one row in the tests."""
+"""What every memory rule offers. A rule is one file: its options, one class, and its place in the conformance suite."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ import torch.nn as nn
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..core import UserError
 from ..ops.partials import Partial
 from ..ops.wide import widen
+from ..rules import RULES, RuleOptions
 from .features import Features
 
 Weights = dict[str, Tensor]
@@ -20,7 +22,9 @@ Weights = dict[str, Tensor]
 class Memory(nn.Module):
     """The slow weights of one slot's rule and the four functions that make it a memory.
 
-    Made as rule(options, heads, dim, hidden, kv_heads). A rule that needs no keys, dtype or KV heads may ignore them.
+    `class Mine(Memory, rule="mine", options=MineOptions)` makes the rule known to plans, to the command line and to
+    everything else (docs/new-memory.md). Made as rule(options, heads, dim, hidden, kv_heads), of which it may ignore
+    what it does not need.
     Shapes: B rows, H state heads, Hkv KV heads, C tokens of one chunk, d key and value width, D model width.
     """
 
@@ -28,17 +32,27 @@ class Memory(nn.Module):
     feature_map: ClassVar[type[nn.Module] | None] = Features  # of keys and queries; None: `write` gets them as they are
     streams: ClassVar[bool] = False  # whether it also takes one token at a time (`stream`)
 
-    def __init_subclass__(cls, rule: str | None = None, **kwargs: Any) -> None:
+    def __init_subclass__(
+        cls, rule: str | None = None, options: type[RuleOptions] | None = None, **kwargs: Any
+    ) -> None:
         super().__init_subclass__(**kwargs)
-        if rule is not None:
-            Memory.rules[rule] = cls
+        if rule is None:
+            return
+        other = Memory.rules.get(rule, cls)
+        if (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
+            raise UserError(f"rule {rule!r} is there already, in {other.__module__}; choose another name")
+        if options is None and rule not in RULES:
+            raise UserError(f"rule {rule!r} has no options; write class {cls.__name__}(Memory, rule=..., options=...)")
+        Memory.rules[rule] = cls
+        if options is not None:
+            RULES[rule] = options
 
     def tokens(self, x: Tensor, k: Tensor | None = None) -> Weights:
         """What a token brings beside key and value, fp32: {name: [B, T, ...]}.
 
         x: [B, T, D] layer inputs; k: [B, T, Hkv, d] keys before RoPE.
         """
-        raise NotImplementedError
+        return {}
 
     def start(self, rows: int, like: Tensor | None = None) -> Weights:
         """The state of a text of which nothing was written: {name: [B, H, n, m]}; `like` has the model's dtype."""
@@ -59,8 +73,7 @@ class Memory(nn.Module):
         raise NotImplementedError
 
     def reset_parameters(self) -> None:
-        """Put every slow weight at its documented start."""
-        raise NotImplementedError
+        """Put every slow weight at its documented start; a rule that has any says how."""
 
 
 class StepSize(nn.Module):

@@ -43,12 +43,6 @@ class StreamMemory(Memory):
         super().__init__()
         self.options, self.heads, self.dim = options, heads, dim
 
-    def reset_parameters(self) -> None:
-        """Most have none."""
-
-    def tokens(self, x: Tensor, k: Tensor | None = None) -> Weights:
-        return {}
-
     def stream(
         self, state: Weights, k: Tensor, v: Tensor, extra: Weights, valid: Tensor | None, timing: Timing
     ) -> tuple[Weights, Read]:

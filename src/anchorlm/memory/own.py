@@ -1,0 +1,62 @@
+"""Rules of one's own: a Python file that defines them, imported by name of the file."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+from ..core import UserError
+from ..rules import RULES
+from .base import Memory
+
+VARIABLE = "ANCHORLM_RULES"  # files for programs that this one starts, separated as in PATH
+
+
+def load_rules(*files: str | Path) -> list[str]:
+    """Import these Python files and give the names of the rules that they add, those of an earlier call too.
+
+    A file is run as any program is: only load what you trust. Raises UserError for a file that is not there, fails, or
+    adds no rule, and for a rule that has another's name.
+    """
+    return [rule for file in files for rule in _load(Path(file).expanduser().resolve(), str(file))]
+
+
+def load_listed() -> None:
+    """The files that the environment names."""
+    load_rules(*filter(None, os.environ.get(VARIABLE, "").split(os.pathsep)))
+
+
+def _load(path: Path, said: str) -> list[str]:
+    if not path.is_file():
+        raise UserError(f"rules file {said}: no such file")
+    name = f"anchorlm_rules_{path.stem}"
+    known = sys.modules.get(name)
+    if known is None or Path(str(known.__file__)) != path:
+        _run(path, said, name)
+    if not (found := _rules_of(name)):
+        raise UserError(f"rules file {said} adds no rule; see docs/new-memory.md")
+    return found
+
+
+def _rules_of(module: str) -> list[str]:
+    return [rule for rule, memory in Memory.rules.items() if memory.__module__ == module]
+
+
+def _run(path: Path, said: str, name: str) -> None:
+    if name in sys.modules:
+        raise UserError(f"rules file {said} is called like {sys.modules[name].__file__}; rename one")
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise UserError(f"rules file {said} is no Python file; its name must end in .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their own module up while it is made
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        sys.modules.pop(name)
+        for rule in _rules_of(name):
+            del Memory.rules[rule], RULES[rule]
+        reason = " ".join(str(error).split())
+        raise UserError(f"rules file {said} cannot be used: {type(error).__name__}: {reason}") from error
