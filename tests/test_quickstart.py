@@ -6,7 +6,7 @@ from anchorlm.cli.__main__ import run
 from anchorlm.convert.adapters import add_lora
 from anchorlm.convert.save import save
 from anchorlm.generate.questions import QUESTIONS, holds
-from anchorlm.quickstart import Settings, nearby, packaged_text, quickstart
+from anchorlm.quickstart import ADAPTER, OTHER, Settings, nearby, packaged_text, quickstart
 from hybrids import make, shake_lora
 from small import char_tokenizer, tiny_llama
 
@@ -101,12 +101,22 @@ def test_limits_are_said_and_reported(ran):
 
 
 def test_without_an_adapter_it_says_so(base, tmp_path, monkeypatch):
-    monkeypatch.setattr("anchorlm.quickstart.packaged_adapter", lambda: None)
+    monkeypatch.setattr("anchorlm.quickstart.packaged_adapter", lambda *_: None)
     monkeypatch.setattr("anchorlm.quickstart.WINDOW", 8)
     said = []
     result = quickstart(Settings(out=str(tmp_path), base=str(base), **SMALL), said.append)
     assert "untrained" in "\n".join(said)
     assert result["commands"][0].startswith("anchorlm convert")
+
+
+def test_the_packaged_hybrid_stands_beside_the_packaged_adapter(base, tmp_path, monkeypatch):
+    folders = {}
+    for name in (ADAPTER, OTHER[0]):
+        folders[name] = save(make(base, "anchor"), tmp_path / name, char_tokenizer(), {"training": {"steps": 3}})
+    monkeypatch.setattr("anchorlm.quickstart.packaged_adapter", lambda name=ADAPTER: folders[name])
+    result = quickstart(Settings(out=str(tmp_path / "out"), base=str(base), **SMALL), [].append)
+    assert [*result["perplexity"]] == ["hybrid", "teacher", "window", OTHER[1]]
+    assert result["commands"][1].endswith(f"--vs {folders[OTHER[0]]}")
 
 
 def test_the_packaged_texts_are_long_enough():

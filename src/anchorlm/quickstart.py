@@ -34,6 +34,7 @@ from .report import write_report
 
 BASE = "smollm2-135m-q4_1"
 ADAPTER = "smollm2-135m-kept"
+OTHER = ("smollm2-135m-hybrid", "full attention in 4 layers")  # beside it, with the name it has in tables
 NAME = "hybrid"  # of the adapter's model, in tables and plots
 WINDOW = 128
 
@@ -126,14 +127,16 @@ class _Run:
         return found
 
     def quality(self) -> dict[str, Any]:
-        """Perplexity beside every control that tells what the memory alone adds."""
+        """Perplexity beside every control that tells what the memory alone adds, and beside the packaged hybrid."""
         s, text = self.settings, packaged_text("held_out.txt")
+        other = packaged_adapter(OTHER[0]) if s.adapter is None else None
+        beside = ("--vs", other) if other else ()
         with self._timed("perplexity"):
             self.command(
                 "eval", self.folder, "--data", text, "--context", s.context, "--limit", s.documents,
-                "--vs", "teacher", "--vs", "window",
+                "--vs", "teacher", "--vs", "window", *beside,
             )  # fmt: skip
-            models = views.controls(self.model)
+            models = views.controls(self.model) | ({OTHER[1]: load(other)[0]} if other else {})
             result = run_eval(
                 self.model, self.tokenizer, "ppl", text, s.context, name=NAME, versus=models, limit=s.documents,
                 seed=s.seed,
