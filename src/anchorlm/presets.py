@@ -219,14 +219,14 @@ def build(name: str, shape: ModelShape, **values: Any) -> Plan:
     """The preset `name` for a shape, checked. Keyword values: those of the preset, and any field of a slot."""
     if name not in PRESETS:
         raise UserError(f"plan {name!r} is neither a file nor a preset; {suggest(name, PRESETS)}")
-    base = PRESETS[name](shape, **{k: v for k, v in values.items() if k in _reach_keys(name)})
-    unused = [key for key in values if key not in _reach_keys(name)]
+    base = PRESETS[name](shape, **{k: v for k, v in values.items() if k in own_keys(name)})
+    unused = [key for key in values if key not in own_keys(name)]
     if unused and not base.slots:
         raise UserError(f"plan {name!r} takes no {unused[0]!r}; it has no slot")
     return _override_slots(base, {k: values[k] for k in unused}, shape).check(shape)
 
 
-def _reach_keys(name: str) -> tuple[str, ...]:
+def own_keys(name: str) -> tuple[str, ...]:
     """What a preset takes beside fields of its slots."""
     parameters = inspect.signature(PRESETS[name]).parameters.values()
     return tuple(p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD and p.name != "shape")

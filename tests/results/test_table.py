@@ -13,7 +13,7 @@ from anchorlm.core import UserError
 from anchorlm.describe import bytes_at, state_bytes
 from anchorlm.plan import ModelShape
 from anchorlm.presets import build
-from anchorlm.results import load_table, page, rows, run, run_table, table_names
+from anchorlm.results import load_table, page, rows, run, run_table, summary, table_names
 from anchorlm.results.plans import fixed_bytes, row_plans, same_bytes_window
 from tiny_table import FAST, KEPT, TABLE, by_name, job, silent
 
@@ -72,15 +72,15 @@ def cell(*sums):
 def test_the_gap_closed_is_that_of_nats_paired_by_document(home):
     table = load_table(home / "table.yaml")
     measured = {"swa-lora": cell(40, 60, 50), "teacher-lora": cell(30, 20, 50), "gates": cell(35, 40, 50)}
-    assert page._whole(table, measured)["nats"] == pytest.approx(50 / 30)
-    shares = {name: page._share(table, name, measured) for name in measured}
+    assert summary._whole(table, "cross_window", measured)["nats"] == pytest.approx(50 / 30)
+    shares = {name: summary._share(table, "cross_window", measured, name) for name in measured}
     assert [shares[name]["value"] for name in measured] == [0, 1, 0.5]
     assert shares["gates"]["interval"] is None  # a draw of the last document alone leaves no gap
     measured["swa-lora"]["documents"][2]["cross_window"][0] = 60
-    low, high = page._share(table, "gates", measured)["interval"]
+    low, high = summary._share(table, "cross_window", measured, "gates")["interval"]
     assert 0.5 <= low < high <= 1
-    assert page._share(table, "swa", measured) is None
-    assert page._share(table, "gates", measured | {"teacher-lora": cell(90, 90, 90)}) is None
+    assert summary._share(table, "cross_window", measured, "swa") is None
+    assert summary._share(table, "cross_window", measured | {"teacher-lora": cell(90, 90, 90)}, "gates") is None
 
 
 def test_the_page_names_every_row_and_what_is_missing(done):

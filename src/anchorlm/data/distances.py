@@ -10,7 +10,6 @@ import numpy as np
 from anchorlm.core import UserError
 from anchorlm.data.filler import running_text
 from anchorlm.data.recall import Pair, RecallSource, unused_key
-from anchorlm.data.wordings import WORDINGS
 
 TRIES = 200  # draws of distances until no two facts overlap
 
@@ -56,7 +55,7 @@ def recall_text(source: RecallSource, bins: Sequence[tuple[int, int]], rng: np.r
 def _pairs(source: RecallSource, count: int, rng: np.random.Generator) -> list[Pair]:
     """Facts with different keys."""
     used: set[str] = set()
-    wordings = [WORDINGS[int(i)] for i in rng.integers(len(WORDINGS), size=count)]
+    wordings = [source.sentences[int(i)] for i in rng.integers(len(source.sentences), size=count)]
     return [source.pair(wording, unused_key(wording.key, used, rng), "\n\n", ".", rng) for wording in wordings]
 
 

@@ -40,17 +40,25 @@ class RecallSource:
     store           filler text, made with `tokenizer`
     answer_weight   weight of the answers' tokens in the loss
     end_weight      weight of the token after each answer, which says that it ends there; all others count 1
+    sentences       what facts and cues are worded as; for evaluation those that no training row has
     """
 
     size: int | None = None
 
     def __init__(
-        self, store: TokenStore, tokenizer: Any, length: int, answer_weight: float = 1.0, end_weight: float = 1.0
+        self,
+        store: TokenStore,
+        tokenizer: Any,
+        length: int,
+        answer_weight: float = 1.0,
+        end_weight: float = 1.0,
+        *,
+        sentences: tuple[Wording, ...] = wordings.WORDINGS,
     ):
-        self.store, self.tokenizer, self.length = store, tokenizer, length
+        self.store, self.tokenizer, self.length, self.sentences = store, tokenizer, length, sentences
         self.answer_weight, self.end_weight = answer_weight, end_weight
         self.head = [] if store.bos is None else [store.bos]
-        parts = [wordings.fingerprint(), store.content_hash, store.tokenizer_hash, length, answer_weight]
+        parts = [wordings.fingerprint(sentences), store.content_hash, store.tokenizer_hash, length, answer_weight]
         parts += [] if end_weight == 1 else [f"end {end_weight}"]
         self.name = ":".join(map(str, ["recall", *parts]))
 
@@ -76,11 +84,11 @@ class RecallSource:
     def _pairs(self, rng: np.random.Generator) -> list[Pair]:
         """Facts with different keys, as many as were drawn and half the row holds; at least one."""
         wanted, left = int(rng.integers(1, MOST_FACTS + 1)), (self.length - len(self.head)) // 2
-        chosen = rng.choice(len(wordings.WORDINGS), int(rng.integers(1, MOST_WORDINGS + 1)), replace=False)
+        chosen = rng.choice(len(self.sentences), int(rng.integers(1, MOST_WORDINGS + 1)), replace=False)
         separator, closing = (options[int(rng.integers(len(options)))] for options in (SEPARATORS, CLOSINGS))
         pairs, used = [], set()
         while len(pairs) < wanted:
-            wording = wordings.WORDINGS[int(rng.choice(chosen))]
+            wording = self.sentences[int(rng.choice(chosen))]
             key = unused_key(wording.key, used, rng)
             pair = self.pair(wording, key, separator, closing, rng)
             if pair.size > left:

@@ -2,6 +2,7 @@
 
 None of them is a held-out wording of `needles.py`, and no key or word value here is one of its keys or words, so that
 what evaluation asks for is never a sentence that was trained on. Numbers have 2 to 6 or 8 digits, never the 7 there.
+`HELD_OUT` are those of `needles.py`, for evaluation alone.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+
+from anchorlm.data.needles import HELD_OUT_TEMPLATES, KEYS
 
 Draw = Callable[[np.random.Generator], str]
 
@@ -108,6 +111,10 @@ WORDINGS = (
              "The announcement of {key} was made on", "Q: When was {key} first announced?\nA:"),
 )  # fmt: skip
 
+HELD_OUT = tuple(
+    _wording("needle key", "needle number", template.fact, template.cue) for template in HELD_OUT_TEMPLATES
+)
+
 
 def _list(text: str) -> tuple[str, ...]:
     return tuple(text.split())
@@ -185,10 +192,12 @@ DRAWS: dict[str, Draw] = {
     "code": _code,
     "colour": lambda rng: _pick(rng, SHADES) + _pick(rng, COLOURS),
     "place": lambda rng: _pick(rng, ROOMS + CITIES),
+    "needle key": lambda rng: _pick(rng, KEYS),
+    "needle number": lambda rng: str(int(rng.integers(1_000_000, 10_000_000))),
 }
 
 
-def fingerprint() -> str:
+def fingerprint(sentences: tuple[Wording, ...] = WORDINGS) -> str:
     """16 hex digits that change with any wording, key or value, so that a run cannot go on with other ones."""
-    lists = (WORDINGS, CITIES, FIRST, LAST, THINGS, LOOKS, TITLES, WORDS, COLOURS, SHADES, ROOMS, MONTHS, DIGITS)
+    lists = (sentences, CITIES, FIRST, LAST, THINGS, LOOKS, TITLES, WORDS, COLOURS, SHADES, ROOMS, MONTHS, DIGITS)
     return hashlib.sha256(repr(lists).encode()).hexdigest()[:16]

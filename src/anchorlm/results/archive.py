@@ -65,7 +65,7 @@ class Archive:
         figures |= {_text(figure.key): figure for figure in self._measured(digest)}
         return Record(
             identity=identity(row, None), digest=digest, trained_parameters=row.trained_parameters(),
-            tokens=self._tokens(row), figures=tuple(figures.values()),
+            tokens=self._tokens(row), training_tokens_per_s=row.training_speed(), figures=tuple(figures.values()),
         )  # fmt: skip
 
     def _measured(self, digest: str) -> list[Figure]:

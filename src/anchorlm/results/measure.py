@@ -3,29 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from ..data import TokenStore
+from ..data import TokenStore, wordings
 from ..data.needles import Needles, choose_templates
 from ..eval import EvalOptions, ppl
+from ..eval.facts import FACTS, fact_texts, run_facts
 from ..eval.niah import DEPTHS, TEXTS, prompts, texts_of
 from ..eval.parts import Parts
 from ..eval.suite import Job, Progress
 from ..eval.suites import run_niah, run_ppl, within_limit
+from .speed import ROUNDS, WRITTEN, run_speed
 from .table import Table
 
 TEST = "test"
-SHOWN = ("metric", "value", "interval", "n", "unit", "note", "groups", "bits_per_byte", "documents", "digits")
+RECALL, SPEED = "recall", "speed"
+SHOWN = ("metric", "value", "interval", "n", "unit", "note", "groups", "bits_per_byte", "documents", "digits", "speeds")
 GROUPS = ("all", "cross_window")  # of every document; intervals and shares of the gap are found from these
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One figure of a row: perplexity of a text, or needles of one wording at one length."""
+    """One figure of a row: perplexity of a text, needles of one wording at one length, recall, or speed.
+
+    try_text(store, options, tokenizer): raises UserError when the text is too short for it.
+    """
 
     name: str
     suite: Callable[[str, Any, Job], dict[str, Any]]
+    try_text: Callable[[TokenStore, EvalOptions, Any], Any]
     store: TokenStore
     options: EvalOptions
     key: dict[str, Any]
@@ -41,25 +48,27 @@ class Cell:
 
     def check(self, tokenizer: Any) -> None:
         """Raise UserError when the text is too short for this cell."""
-        if self.suite is run_ppl:
-            ppl.cut(self.store, self.options.context, self.options.limit)
-        else:
-            needles = Needles(self.store, tokenizer, templates=str(self.options.templates))
-            prompts(needles, max(self.options.lengths or ()), 0.5, 1, self.options.seed)
+        self.try_text(self.store, self.options, tokenizer)
 
     def measure(self, name: str, model: Any, tokenizer: Any, parts: Parts, progress: Progress | None) -> dict[str, Any]:
         return self.suite(name, model, Job(self.store, tokenizer, self.options, parts, progress))
 
 
 def cells(table: Table, stores: Mapping[str, TokenStore]) -> list[Cell]:
-    """Every cell of a row, the quick ones first: perplexity of each text, then needles in the test text."""
-    needles = [_needles(table, w, n, stores[TEST]) for n in table.lengths for w in table.wordings]
-    return [_perplexity(table, text, store) for text, store in stores.items()] + needles
+    """Every cell of a row: perplexity of each text, then what is asked in the test text, then speed."""
+    found = [_perplexity(table, text, store) for text, store in stores.items()]
+    found += [_needles(table, w, n, stores[TEST]) for n in table.lengths for w in table.wordings]
+    found += [_recall(table, stores[TEST])] if table.recall else []
+    return found + ([_speed(table, stores[TEST])] if table.speed else [])
 
 
 def _perplexity(table: Table, text: str, store: TokenStore) -> Cell:
     values = {"context": table.context, "limit": table.limit, "window": table.window}
-    return Cell(f"perplexity {text}", run_ppl, store, EvalOptions.of(seed=table.seed, **values), values)
+    return Cell(f"perplexity {text}", run_ppl, _try_pieces, store, EvalOptions.of(seed=table.seed, **values), values)
+
+
+def _try_pieces(store: TokenStore, options: EvalOptions, tokenizer: Any) -> None:
+    ppl.cut(store, options.context, options.limit)
 
 
 def _needles(table: Table, wording: str, length: int, store: TokenStore) -> Cell:
@@ -68,7 +77,29 @@ def _needles(table: Table, wording: str, length: int, store: TokenStore) -> Cell
     options = EvalOptions.of(lengths=[length], templates=wording, seed=table.seed, **spread)
     names = [t.name for t in choose_templates(wording)]
     key = {"length": length, "templates": names, "texts": TEXTS, **spread}
-    return Cell(needle_name(wording, length), run_niah, store, options, key)
+    return Cell(needle_name(wording, length), run_niah, _try_needle, store, options, key)
+
+
+def _try_needle(store: TokenStore, options: EvalOptions, tokenizer: Any) -> None:
+    needles = Needles(store, tokenizer, templates=str(options.templates))
+    prompts(needles, max(options.lengths or ()), 0.5, 1, options.seed)
+
+
+def _recall(table: Table, store: TokenStore) -> Cell:
+    values = {"context": table.context, "window": table.window, "limit": table.recall}
+    options = EvalOptions.of(seed=table.seed, **values)
+    key = values | {"facts": FACTS, "wordings": wordings.fingerprint(wordings.HELD_OUT)}
+    return Cell(RECALL, run_facts, _try_facts, store, options, key)
+
+
+def _try_facts(store: TokenStore, options: EvalOptions, tokenizer: Any) -> None:
+    fact_texts(store, tokenizer, replace(options, limit=1))
+
+
+def _speed(table: Table, store: TokenStore) -> Cell:
+    values = {"context": table.speed}
+    key = values | {"written": WRITTEN, "rounds": ROUNDS}
+    return Cell(SPEED, run_speed, lambda *_: None, store, EvalOptions.of(seed=table.seed, **values), key)
 
 
 def _spread(table: Table) -> dict[str, int]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ..core import UserError, suggest
 from ..describe import PER_TOKEN, bytes_at, fixed_bytes, state_bytes
 from ..plan import ModelShape, Plan
-from ..presets import PRESETS, build
+from ..presets import PRESETS, build, own_keys
+from ..reach import Reach
 from .table import Row, Table
 
 
@@ -68,8 +70,39 @@ def plan_from(spec: Any, shape: ModelShape, window: int, sinks: int) -> Plan:
 def _preset(name: str, values: Mapping[str, Any], shape: ModelShape, window: int, sinks: int) -> Plan:
     if name not in PRESETS:
         raise UserError(f"preset {name!r} is unknown; {suggest(name, PRESETS)}")
-    reach = {} if name == "full" else {"window": window, "sinks": sinks}
-    return build(name, shape, **(reach | dict(values)))
+    values = dict(values)
+    layers = values.pop("place", None)
+    reach = {key: value for key, value in (("window", window), ("sinks", sinks)) if key in own_keys(name)}
+    if layers is None:
+        return build(name, shape, **(reach | values))
+    layers = _checked_layers(layers, shape.layers)
+    small = build(name, replace(shape, layers=len(layers)), **(reach | values))
+    return placed(small, layers, Reach("window", window, sinks), shape.layers).check(shape)
+
+
+def placed(plan: Plan, layers: Sequence[int], others: Reach, depth: int) -> Plan:
+    """The plan of a model of len(layers) layers put into these layers of a deeper one, whose others have one reach.
+
+    A slot that is named after the layer that writes it, as `l0`, follows it.
+    """
+    reaches = [others] * depth
+    for layer, reach in zip(layers, plan.layers, strict=True):
+        reaches[layer] = reach
+    slots = {
+        f"l{layers[slot.write]}" if name == f"l{slot.write}" else name: replace(
+            slot, write=layers[slot.write], read=tuple(layers[reader] for reader in slot.read)
+        )
+        for name, slot in plan.slots.items()
+    }
+    return Plan(tuple(reaches), slots)
+
+
+def _checked_layers(layers: Any, depth: int) -> list[int]:
+    """The layers in order. Raises UserError for anything but different layers of the model."""
+    whole = isinstance(layers, list | tuple) and all(type(layer) is int for layer in layers)
+    if not whole or not layers or len(set(layers)) < len(layers) or not 0 <= min(layers) <= max(layers) < depth:
+        raise UserError(f"place is {layers!r}; give a list of different layers out of 0 to {depth - 1}")
+    return sorted(layers)
 
 
 def _same_bytes(table: Table, row: Row, plans: Mapping[str, Plan], shape: ModelShape) -> Plan:

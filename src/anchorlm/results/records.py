@@ -37,13 +37,15 @@ class Figure(Strict):
 
 
 class Record(Strict):
-    """What was measured of a row, and of which weights. tokens: seen in training, None when not known."""
+    """What was measured of a row, and of which weights. tokens: seen in training; training_tokens_per_s: by this row's
+    own; None when not known."""
 
     format: Literal[1] = 1
     identity: Identity
     digest: str
     trained_parameters: int
     tokens: int | None
+    training_tokens_per_s: float | None = None
     figures: tuple[Figure, ...]
 
     def cells(self, asked: Iterable[Cell]) -> dict[str, Figure]:

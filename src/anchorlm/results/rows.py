@@ -20,6 +20,7 @@ from ..plan import Plan
 from ..settings import Recipe
 from ..train.checkpoint import newest_complete, read_position
 from ..train.folder import check_identity, identity_of, started_with
+from ..train.sinks import read_metrics
 from .table import BASE, Row, Table
 
 
@@ -123,6 +124,14 @@ class Built:
     def tokens(self) -> int:
         """Tokens seen in this row's own training."""
         return files.read_json(self.folder / files.RUN)["training"]["tokens"] if self.recipe else 0
+
+    def training_speed(self) -> float | None:
+        """Tokens a second over all steps of this row's own training; None without a record of them."""
+        records = read_metrics(self.folder / "metrics.jsonl") if self.recipe else []
+        steps = [record for record in records if "tokens_per_s" in record]
+        ends = [0, *(step["tokens"] for step in steps)]
+        seconds = sum((end - ends[at]) / steps[at]["tokens_per_s"] for at, end in enumerate(ends[1:]))
+        return ends[-1] / seconds if seconds else None
 
     def _converted(self) -> tuple[Any, Any]:
         if self.recipe is None:

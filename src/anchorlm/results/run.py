@@ -19,7 +19,7 @@ from ..eval.parts import Parts
 from ..eval.suite import Progress
 from ..plan import ModelShape
 from ..train import train
-from . import page
+from . import page, summary
 from .archive import Archive, Known, check_records, open_records, surroundings
 from .checks import check_rows
 from .measure import TEST, Cell, cells
@@ -83,13 +83,13 @@ class Run:
         return going[::-1]
 
     def write(self) -> dict[str, Any]:
-        """results.json, results.md and records from what is kept; returns the first."""
+        """Result and page, named as the table says, and records from what is kept; returns the first."""
         known = self.known()
         texts = {name: _facts(store) for name, store in self.stores.items()}
-        result = page.result(self.table, self.built, self.shape, known, texts, self.archive.environment)
-        with atomic_file(self.job.out / "results.json") as file:
+        result = summary.result(self.table, self.built, self.shape, known, texts, self.archive.environment)
+        with atomic_file(self.job.out / f"{self.table.page}.json") as file:
             json.dump(result, file, indent=1)
-        with atomic_file(self.job.out / "results.md") as file:
+        with atomic_file(self.job.out / f"{self.table.page}.md") as file:
             file.write(page.markdown(result))
         self.archive.write(self.job.out / "records", known)
         return result

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
@@ -14,7 +15,7 @@ from ..core import UserError, suggest
 from ..settings import MixSettings, Recipe, Strict, checked, load_recipe, parse_yaml
 
 BASE = "base"
-OTHER_VERBS = {"mad": "anchorlm mad"}  # packaged tables of another kind
+OTHER_VERBS = {"mad": "anchorlm mad", "compare": "anchorlm compare"}  # packaged tables of another kind
 NAME = re.compile(r"[a-z0-9][a-z0-9.-]*")
 
 
@@ -26,19 +27,25 @@ class Training(Strict):
 
 
 class Gap(Strict):
-    """The two rows between which every other one stands: the share of their difference that a row closes."""
+    """The two rows between which every other one stands: the share of their difference that a row closes.
+
+    groups: the targets that it is stated for.
+    """
 
     control: str
     teacher: str
+    groups: tuple[Literal["cross_window", "all"], ...] = Field(("cross_window",), min_length=1)
 
 
 class Row(Strict):
     """One model. Without a recipe it is measured as converted.
 
     plan: a preset's name; `{preset: NAME, field: value}`; an inline plan, whose attention is the table's window
-    unless it says otherwise; or `{same_bytes: ROW}`, a window alone whose state has at least that row's bytes.
+    unless it says otherwise; or `{same_bytes: ROW}`, a window alone whose state has at least that row's bytes. With
+    `place`, a list of layers, the preset is made for so many layers and put there; all others have the table's window.
     start: "base", or an earlier trained row: under its own plan it goes on, under another one what both have in
-    common is taken over. needs: why the row cannot be built yet.
+    common is taken over. repeats: the row that this one is again, with another seed. needs: why the row cannot be
+    built yet.
     """
 
     name: str
@@ -48,6 +55,7 @@ class Row(Strict):
     recipe: str | None = None
     set: dict[str, Any] = {}
     mix: MixSettings | None = None
+    repeats: str = ""
     needs: str = ""
 
     @property
@@ -57,9 +65,16 @@ class Row(Strict):
 
 
 class Table(Strict):
-    """Every row, and what is measured of it. Lengths in tokens; `needles` of each length and wording."""
+    """Every row, and what is measured of it. Lengths in tokens; `needles` of each length and wording.
+
+    recall: texts of `context` tokens with facts asked for at their end. speed: tokens read and written in turns with
+    full attention; either is left out at 0. page: the name of the files that are written. about: paragraphs above the
+    table. alike: rows that are to be trained on the same tokens in the same order; the page says whether they were.
+    """
 
     title: str
+    page: Literal["results", "comparison"] = "results"
+    about: tuple[str, ...] = ()
     base: str
     window: int = Field(128, ge=1)
     sinks: int = Field(4, ge=0)
@@ -68,9 +83,12 @@ class Table(Strict):
     lengths: tuple[int, ...] = (1024, 2048, 4096, 8192)  # of needle prompts; none: needles are not measured
     needles: int = Field(20, ge=1)
     wordings: tuple[Literal["heldout", "train"], ...] = Field(("heldout", "train"), min_length=1)
+    recall: int = Field(0, ge=0)
+    speed: int = Field(0, ge=0)
     seed: int = Field(0, ge=0, lt=2**63)
     training: Training = Training()
     gap: Gap | None = None
+    alike: tuple[tuple[str, ...], ...] = ()
     rows: tuple[Row, ...] = Field(min_length=1)
 
     def row(self, name: str, where: str) -> Row:
@@ -150,11 +168,13 @@ def _check(table: Table) -> None:
         if row.name in seen:
             raise UserError(f"row {row.name!r} is there twice; each name stands once")
         _check_start(row, seen)
-        _check_parts(row)
+        _check_parts(row, seen)
         table.recipe(row)
         seen[row.name] = row
-    for part, name in (table.gap.model_dump() if table.gap else {}).items():
-        table.row(name, f"gap.{part}")
+    for part in ("control", "teacher") if table.gap else ():
+        table.row(getattr(table.gap, part), f"gap.{part}")
+    for name in (name for group in table.alike for name in group):
+        table.row(name, "alike")
 
 
 def _check_start(row: Row, seen: dict[str, Row]) -> None:
@@ -172,7 +192,9 @@ def _check_start(row: Row, seen: dict[str, Row]) -> None:
         raise UserError(f"row {row.name!r} starts from {row.start!r} but has no recipe; it would be the same model")
 
 
-def _check_parts(row: Row) -> None:
+def _check_parts(row: Row, seen: Mapping[str, Row]) -> None:
+    if row.repeats and row.repeats not in seen:
+        raise UserError(f"row {row.name!r} repeats {row.repeats!r}, no row above it; {suggest(row.repeats, seen)}")
     if row.needs and (row.plan is not None or row.recipe):
         raise UserError(f"row {row.name!r} needs what is not built, so it takes no plan and no recipe")
     if not row.needs and row.plan is None and row.start == BASE:
