@@ -12,7 +12,7 @@ ORDER = [
     ["__main__"],
     ["cli"],
     ["reproduce"],
-    ["mad"],
+    ["mad", "compare"],
     ["quickstart", "results"],
     ["analyze"],
     ["report", "bench", "eval", "train", "generate"],

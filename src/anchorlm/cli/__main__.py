@@ -18,6 +18,7 @@ from typer.core import TyperGroup
 
 from . import (
     analyze,
+    compare,
     convert,
     doctor,
     evaluate,
@@ -88,6 +89,7 @@ app.command("report")(report.report)
 app.command("generate", cls=SeveralValues)(generate.generate)
 app.command("merge")(merge.merge)
 app.command("results", cls=SeveralValues)(results.results)
+app.command("compare", cls=SeveralValues)(compare.compare)
 app.command("reproduce", cls=SeveralValues)(reproduce.reproduce)
 app.command("mad", cls=SeveralValues)(mad.mad)
 app.command("quickstart")(quickstart.quickstart)

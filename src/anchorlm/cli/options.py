@@ -62,6 +62,17 @@ def listed(values: Iterable[str]) -> list[str]:
     return [part.strip() for value in values for part in value.split(",") if part.strip()]
 
 
+def whole_numbers(values: Iterable[str], flag: str, example: str, least: int = 1) -> tuple[int, ...]:
+    """Values of a list option as whole numbers, in the order given, each once."""
+    from ..core import UserError
+
+    texts = listed(values)
+    for text in texts:
+        if not text.isdecimal() or int(text) < least:
+            raise UserError(f"{flag} {text!r} is no whole number of at least {least}; give {example}")
+    return tuple(dict.fromkeys(map(int, texts)))
+
+
 def mix_overrides(values: Iterable[str]) -> list[str]:
     """`recall=0.2` as the recipe's override `data.mix.recall=0.2`."""
     from ..core import UserError

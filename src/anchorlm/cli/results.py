@@ -77,7 +77,7 @@ def results(
     TABLE (smollm2 or a YAML file): every row trained and measured, or taken from where it was stopped.
     """
     shared = {"dtype": dtype, "device": options.check_device(device)}
-    counts = _whole_numbers(options.listed(lengths))
+    counts = options.whole_numbers(lengths, "--lengths", "tokens, such as 1024 2048")
     if name in ("core", "retention"):
         _refuse(ctx, TABLE_ONLY, name)
         given = {"window": window, "context": context, "lengths": counts or None, "limit": limit, "base": base}
@@ -130,16 +130,6 @@ def _refuse(ctx: typer.Context, names: Sequence[str], what: str) -> None:
     for name in names:
         if options.was_given(ctx, name):
             raise UserError(f"--{name.replace('_', '-')} has no meaning for {what}")
-
-
-def _whole_numbers(values: Sequence[str]) -> tuple[int, ...]:
-    """In the order given, each once."""
-    from ..core import UserError
-
-    for text in values:
-        if not text.isdecimal() or not int(text):
-            raise UserError(f"--lengths {text!r} is no whole number of at least 1; give tokens, such as 1024 2048")
-    return tuple(dict.fromkeys(map(int, values)))
 
 
 def _named(text: str) -> tuple[str, str]:

@@ -13,7 +13,7 @@ from anchorlm.data.recall import RecallSource
 from anchorlm.data.wordings import HELD_OUT
 from anchorlm.eval.options import EvalOptions
 from anchorlm.eval.scoring import token_scores
-from anchorlm.eval.stats import bootstrap_ratio
+from anchorlm.eval.stats import bootstrap_ratio, wilson
 from anchorlm.eval.suite import Job, part_key
 from anchorlm.reading import beyond
 
@@ -62,15 +62,11 @@ def answered(model: Any, text: RecallText, block: int = 512) -> dict[str, int]:
 
 
 def summary(rows: list[dict[str, int]], seed: int) -> dict[str, Any]:
-    """Both shares over all texts, with 95 % intervals by bootstrap over texts."""
+    """Share of answers with its 95 % interval as if they were independent, and of tokens by bootstrap over texts."""
     sums = {name: np.array([row[name] for row in rows], float) for name in rows[0]}
+    right, answers = int(sums["right"].sum()), int(sums["answers"].sum())
     digits = {
         "value": float(sums["tokens_right"].sum() / sums["tokens"].sum()),
         "interval": bootstrap_ratio(sums["tokens_right"], sums["tokens"], seed),
     }
-    return {
-        "value": float(sums["right"].sum() / sums["answers"].sum()),
-        "interval": bootstrap_ratio(sums["right"], sums["answers"], seed),
-        "n": int(sums["answers"].sum()),
-        "digits": digits,
-    }
+    return {"value": right / answers, "interval": wilson(right, answers), "n": answers, "digits": digits}

@@ -200,5 +200,5 @@ def _bytes(value: int | None) -> str:
     return "-" if value is None else f"{value / 1e6:.2f} MB"
 
 
-def _count(value: int | None) -> str:
-    return "-" if value is None else f"{value:,}"
+def _count(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.0f}"

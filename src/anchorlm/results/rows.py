@@ -131,7 +131,7 @@ class Built:
         steps = [record for record in records if "tokens_per_s" in record]
         ends = [0, *(step["tokens"] for step in steps)]
         seconds = sum((end - ends[at]) / steps[at]["tokens_per_s"] for at, end in enumerate(ends[1:]))
-        return ends[-1] / seconds if seconds else None
+        return round(ends[-1] / seconds, 1) if seconds else None
 
     def _converted(self) -> tuple[Any, Any]:
         if self.recipe is None:

@@ -24,7 +24,8 @@ def recall_lines(result: dict[str, Any]) -> list[str]:
         "",
         f"{table['recall']} texts of {table['context']:,} tokens of the test text, each with {FACTS} facts, all asked "
         "for at its end from beyond the window, worded as no generated row ever is. Right: each token of an answer is "
-        "the most likely one after the true ones before it. Intervals: bootstrap over texts.",
+        "the most likely one after the true ones before it. Intervals: Wilson, as if answers in one text were "
+        "independent.",
         "",
         *markdown_table(lines),
         "",
