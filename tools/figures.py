@@ -1,7 +1,7 @@
 """Put the page of `anchorlm results ... -o DIR` into the documentation: tools/figures.py DIR
 
 core.md goes into README.md and docs/core.md, any other page into that of its name in docs/, and the records of the
-rows of results.md into docs/results, one file each.
+rows of results.md and comparison.md into the folder of that name in docs/, one file each.
 """
 
 import re
@@ -12,7 +12,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 START = "<!-- results:begin (written by tools/figures.py; no figure here is typed by hand) -->"
 END = "<!-- results:end -->"
-PAGES = ("core", "results", "reproduce", "mad")
+RECORDED = ("results", "comparison")
+PAGES = ("core", "reproduce", "mad", *RECORDED)
 MARKED = re.compile(r"<!-- results:begin.*?results:end -->", re.DOTALL)
 
 
@@ -27,8 +28,8 @@ def main(folder: str) -> None:
         put(ROOT / "README.md", found["core"])
     for name in found.keys() - {"core"}:
         put(ROOT / "docs" / f"{name}.md", found[name])
-    if "results" in found:
-        keep(Path(folder) / "records", ROOT / "docs" / "results")
+    for name in found.keys() & set(RECORDED):
+        keep(Path(folder) / "records", ROOT / "docs" / name)
 
 
 def put(target: Path, page: str) -> None:

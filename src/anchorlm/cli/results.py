@@ -95,7 +95,7 @@ def results(
     )  # fmt: skip
     with show.Progress("", unit="done") as progress:
         result = run_table(table, job, progress.named, show.note)
-    show.emit(result) if json else show.line((Path(out) / "results.md").read_text(encoding="utf-8"))
+    show.emit(result) if json else show.line((Path(out) / f"{table.page}.md").read_text(encoding="utf-8"))
 
 
 def _core(name: str, data: list[str], out: str, adapter: str | None, row: list[str], json: bool, **chosen: Any) -> None:

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..core import UserError, suggest
 from ..presets import PRESETS
-from ..results.table import Table, read_table
-from ..settings import MixSettings, Recipe, checked, load_recipe, recipe_names
+from ..results.table import Table, read_table, recipe_with
+from ..settings import MixSettings, checked, recipe_names
 from .budget import fit
 from .places import NAME, defaults
 
 DEFAULT = ("swa", "lolcats", "liger", "lizard", "titan-llama", "anchor", "anchor-hybrid")
 TEACHER, CONTROL, COMMON = "full", "swa", "common"
-FIXED = {"stage1.steps": "--tokens", "stage2.steps": "--tokens", "seed": "--seeds", "name": "--methods"}
+FIXED = {
+    "stage1.steps": "--tokens",
+    "stage2.steps": "--tokens",
+    "seed": "--seeds",
+    "data.mix.recall": "--mix",
+    "data.mix.needle": "--mix",
+}
 
 
 @dataclass(frozen=True)
@@ -107,7 +112,7 @@ def _trained(
     name: str, plan: Any, recipe: str, contest: Contest, sets: Mapping[str, Any], what: str = ""
 ) -> list[dict[str, Any]]:
     """A row for each seed; what it is says its steps."""
-    loaded = _loaded(recipe, sets)
+    loaded = recipe_with(recipe, sets)
     found = fit(loaded, contest.tokens, f"row {name!r}")
     row: dict[str, Any] = {
         "name": name,
@@ -124,10 +129,6 @@ def _trained(
         for seed in contest.seeds[1:]
     ]
     return [row, *again]
-
-
-def _loaded(name: str, sets: Mapping[str, Any]) -> Recipe:
-    return load_recipe(name, [f"{key}={json.dumps(value, default=str)}" for key, value in sets.items()])
 
 
 def _about(contest: Contest) -> list[str]:

@@ -106,9 +106,14 @@ class Table(Strict):
         shares = {f"data.mix.{kind}": share for kind, share in mix.model_dump().items()}
         values = {**self.training.set, **shares, **row.set}
         try:
-            return load_recipe(row.recipe, [f"{key}={json.dumps(value, default=str)}" for key, value in values.items()])
+            return recipe_with(row.recipe, values)
         except UserError as error:
             raise UserError(f"row {row.name!r}: {error}") from error
+
+
+def recipe_with(name: str, values: Mapping[str, Any]) -> Recipe:
+    """The recipe of a packaged name or a YAML file with other values, by dotted key."""
+    return load_recipe(name, [f"{key}={json.dumps(value, default=str)}" for key, value in values.items()])
 
 
 def table_names() -> list[str]:

@@ -1,3 +1,0 @@
-def test_done(done):
-    print((done[0] / "comparison.md").read_text())
-    assert 0
