@@ -72,7 +72,8 @@ def _preset(name: str, values: Mapping[str, Any], shape: ModelShape, window: int
         raise UserError(f"preset {name!r} is unknown; {suggest(name, PRESETS)}")
     values = dict(values)
     layers = values.pop("place", None)
-    reach = {key: value for key, value in (("window", window), ("sinks", sinks)) if key in own_keys(name)}
+    sizes = {"window": window, "sinks": sinks, "segment": window}
+    reach = {key: size for key, size in sizes.items() if key in own_keys(name)}
     if layers is None:
         return build(name, shape, **(reach | values))
     layers = _checked_layers(layers, shape.layers)
