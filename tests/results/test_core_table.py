@@ -68,6 +68,6 @@ def test_the_command_names_what_it_measures(settings, tmp_path, capsys):
 
 
 def test_a_length_named_twice_is_one_length():
-    from anchorlm.cli.results import _whole_numbers
+    from anchorlm.cli.options import whole_numbers
 
-    assert _whole_numbers(["1024", "2048", "1024"]) == (1024, 2048)
+    assert whole_numbers(["1024", "2048,1024"], "--lengths", "tokens") == (1024, 2048)
