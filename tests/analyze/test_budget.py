@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anchorlm.analyze.budget import FULL, HEADS, Need, choose, parse_size
+from anchorlm.analyze.budget import FAVOUR, FULL, HEADS, Need, choose, parse_size
 from anchorlm.core import UserError
 from anchorlm.describe import state_bytes
 from anchorlm.plan import ModelShape, Plan, Reach
@@ -46,6 +46,31 @@ def test_the_budget_is_never_exceeded_and_the_plan_is_sound(ranked, searched, he
     readers = [layer for slot in choice.plan.slots.values() for layer in slot.read]
     whole = {i for i, reach in enumerate(choice.plan.layers) if reach == Reach()}
     assert set(readers) <= set(ranked) - whole and len(readers) == len(set(readers))
+    assert Plan.from_dict(choice.plan.to_dict(), 12) == choice.plan.check(SHAPE)
+
+
+@given(
+    layers=LAYERS,
+    heads=st.lists(st.tuples(st.integers(0, 11), st.integers(0, 1)), unique=True),
+    kept=st.integers(1, 90),
+    budget=st.integers(40_000, 400_000),
+    keep=st.sampled_from(("slots", "heads,slots")),
+)
+def test_kept_tokens_go_to_the_heads_that_need_them_in_as_many_bytes(layers, heads, kept, budget, keep):
+    wanted = Need(SHAPE, WINDOW, 256, budget, keep, "kept", kept).check()
+    choice = choose(wanted, {"oracle": layers, "heads": heads})
+    assert added(choice.plan) <= choice.size <= budget
+    given = {
+        (slot.write, head): slot.rule_options.tokens
+        for slot in choice.plan.slots.values()
+        for head in slot.taken(SHAPE)
+        if choice.plan.layers[slot.write].of(head) == WINDOW
+    }
+    needy = {tokens for place, tokens in given.items() if place in heads}
+    others = {tokens for place, tokens in given.items() if place not in heads}
+    assert len(needy) <= 1 and len(others) <= 1
+    if needy and others and kept >= FAVOUR:
+        assert needy.pop() == FAVOUR * others.pop() and sum(given.values()) <= kept * len(given)
     assert Plan.from_dict(choice.plan.to_dict(), 12) == choice.plan.check(SHAPE)
 
 

@@ -154,6 +154,14 @@ def test_slots_of_exact_tokens_go_where_the_oracle_gains():
     assert joint["loss"]["all"]["value"] < found.result["window"]["all"]["value"]
 
 
+def test_exact_tokens_are_divided_by_head_where_heads_were_measured():
+    """Both heads of the planted layer retrieve; where one alone did, it would have most of the tokens."""
+    found = measured(keep="slots", rule="kept", kept=6, steps=0, heads=True)
+    tokens = {slot.heads: slot.rule_options.tokens for slot in found.plan.slots.values()}
+    assert {slot.write for slot in found.plan.slots.values()} == {PLANTED} and found.size >= 0
+    assert tokens == {"kv": 6} or max(tokens.values()) == 4 * min(tokens.values())
+
+
 def test_single_heads_are_measured_placed_and_measured_together():
     """With both heads of the planted layer the plan is the one that keeps the layer; with one, half of its bytes."""
     whole = measured(keep="heads", steps=0)

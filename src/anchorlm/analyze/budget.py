@@ -17,6 +17,7 @@ from .scan import neighbours
 FULL, HEADS, SLOTS = "full", "heads", "slots"
 KEEPS = (FULL, HEADS, SLOTS)
 SHORT = {"mixed": "full,slots"}
+FAVOUR = 4  # kept tokens of a KV head that is known to need the past, to one of any other head
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 
 Unit = Any  # what is placed: a layer, or one KV head as (layer, head)
@@ -42,7 +43,7 @@ KINDS: dict[str, Kind] = {
 
 @dataclass(frozen=True)
 class Need:
-    """What the plan is for. context: tokens a full layer must hold; kept: tokens of a slot that keeps exact ones.
+    """What the plan is for. context: tokens a full layer must hold; kept: exact tokens of a KV head, on average.
 
     keep: `full` attention in layers, in single KV `heads`, or `slots`; several with commas, the preferred first.
     """
@@ -114,7 +115,16 @@ class Need:
         entry: dict[str, Any] = {"rule": self.rule, "write": group[0], "read": list(group)}
         entry |= {"chunk": min(self.window.window or 1, 64)} if self.rule == "kept" else {"chunk": self.window.window}
         entry |= {"options": {"tokens": self.kept}} if self.rule == "kept" else {}
-        slots = Plan.from_dict({"slots": {f"l{group[0]}": entry}}, self.shape.layers).slots
+        return self._with(plan, f"l{group[0]}", entry)
+
+    def _with_kept(self, plan: Plan, layer: int, heads: Sequence[int], tokens: int) -> Plan:
+        """The plan and a slot of exact tokens for these KV heads of one layer."""
+        entry: dict[str, Any] = {"rule": "kept", "write": layer, "chunk": min(self.window.window or 1, 64)}
+        entry |= {"heads": list(heads), "options": {"tokens": tokens}}
+        return self._with(plan, f"l{layer}h{''.join(map(str, heads))}", entry)
+
+    def _with(self, plan: Plan, name: str, entry: dict[str, Any]) -> Plan:
+        slots = Plan.from_dict({"slots": {name: entry}}, self.shape.layers).slots
         return Plan(plan.layers, plan.slots | slots)
 
 
@@ -132,7 +142,8 @@ def choose(need: Need, rankings: Mapping[str, Sequence[Unit]]) -> Choice:
     """Fill the budget: kind after kind in the order of `need`, each by its own ranking, the best first.
 
     rankings: score -> layers whose gain is clear, the best first; for heads (layer, KV head). What sees everything
-    already is passed over. A layer beside one that has a shared slot joins it for no bytes.
+    already is passed over. A layer beside one that has a shared slot joins it for no bytes. Where single heads are
+    ranked, those of layers with kept tokens get `FAVOUR` times the tokens of the others, in as many bytes.
     """
     taken: dict[str, list[Unit]] = {kind: [] for kind in need.kinds}
     for kind in need.kinds:
@@ -140,7 +151,7 @@ def choose(need: Need, rankings: Mapping[str, Sequence[Unit]]) -> Choice:
             more = {**taken, kind: [*taken[kind], unit]}
             if not _heads_of(need, unit) <= _full_heads(need, taken) and _spent(need, more) <= need.budget:
                 taken = more
-    plan = _plan(need, taken)
+    plan = _plan(need, taken, set(rankings.get(KINDS[HEADS].ranked_by, ())))
     missing = [(kind, "head" if kind == HEADS else "layer") for kind in need.kinds if not taken[kind]]
     notes = [f"{kind}: no {unit}'s gain is clear, so none was placed" for kind, unit in missing]
     return Choice(plan.check(need.shape), taken, _spent(need, taken), notes)
@@ -172,13 +183,36 @@ def _spent(need: Need, taken: Mapping[str, Sequence[Unit]]) -> int:
     return slots + len(_full_heads(need, taken)) * need.size(HEADS)
 
 
-def _plan(need: Need, taken: Mapping[str, Sequence[Unit]]) -> Plan:
+def _plan(need: Need, taken: Mapping[str, Sequence[Unit]], needy: set[tuple[int, int]]) -> Plan:
+    """needy: (layer, KV head) of the heads that are known to need the past."""
     full = sorted(_full_heads(need, taken))
     layers = range(need.shape.layers)
     plan = Plan(tuple(_reach(need, [head for layer, head in full if layer == i]) for i in layers))
+    if divided := _divided(need, taken.get("kept", ()), needy, full):
+        for part in divided:
+            plan = need._with_kept(plan, *part)
+        return plan
     for _, group in _slots(taken):
         plan = need._with_slot(plan, group)
     return plan
+
+
+def _divided(
+    need: Need, layers: Sequence[int], needy: set[tuple[int, int]], full: Sequence[tuple[int, int]]
+) -> list[tuple[int, tuple[int, ...], int]]:
+    """(layer, KV heads, tokens) of each slot of kept tokens, in all as many as `need.kept` for every head.
+
+    Empty where no head of these layers stands out.
+    """
+    heads = [(layer, head) for layer in sorted(layers) for head in range(need.shape.kv_heads)]
+    parts = {head: FAVOUR if head in needy else 1 for head in heads if head not in full}
+    if len(set(parts.values())) < 2:
+        return []
+    unit = need.kept * len(parts) // sum(parts.values())
+    groups: dict[tuple[int, int], list[int]] = {}
+    for (layer, head), part in parts.items():
+        groups.setdefault((layer, part), []).append(head)
+    return [(layer, tuple(some), part * unit) for (layer, part), some in groups.items() if unit]
 
 
 def _reach(need: Need, full: Sequence[int]) -> Reach:
