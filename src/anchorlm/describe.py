@@ -129,7 +129,7 @@ def _slot_bytes(slot: Slot, shape: ModelShape) -> dict[str, int]:
 
 
 def notes(plan: Plan, shape: ModelShape) -> list[str]:
-    """What a table cannot say of the linear memories: how fast they fade, and how others count their bytes."""
+    """What a table cannot say: how fast memories fade, how others count their bytes, what sharing them saves."""
     lines: list[str] = []
     for options in dict.fromkeys(slot.rule_options for slot in plan.slots.values()):
         named = {name: slot for name, slot in plan.slots.items() if slot.rule_options == options}
@@ -140,7 +140,18 @@ def notes(plan: Plan, shape: ModelShape) -> list[str]:
         if evicted:
             twice = f"counted as the public LoLCATs cache keeps it, every state twice, {2 * evicted:,}"
             lines.append(f"{label}: {evicted:,} bytes of memory; {twice}")
-    return lines
+    return lines + _sharing(plan, shape)
+
+
+def _sharing(plan: Plan, shape: ModelShape) -> list[str]:
+    """The bytes of states that several layers read, against a state of its own in each of them."""
+    shared = [(_state_bytes(slot, shape), len(slot.read)) for slot in plan.slots.values() if len(slot.read) > 1]
+    if not shared:
+        return []
+    once, readers = sum(size for size, _ in shared), sum(count for _, count in shared)
+    private = sum(size * count for size, count in shared)
+    states = f"{len(shared)} shared state{'s' if len(shared) > 1 else ''}"
+    return [f"{states}, {once:,} bytes, read by {readers} layers; a state of its own in each would take {private:,}"]
 
 
 def _fading(options: RuleOptions, plan: Plan) -> str:

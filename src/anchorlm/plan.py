@@ -15,7 +15,7 @@ from torch import nn
 from . import linear_rules as linear_rules
 from .core import UserError, suggest
 from .plan_parts import Mix, ReadMap, check_heads
-from .reach import Heads, Reach
+from .reach import Heads, Reach, commonest
 from .rules import RULES, RuleOptions, known_rule, mapping, number_range, one_of, strict, truth, whole
 from .shape import ModelShape
 
@@ -229,8 +229,12 @@ class Plan:
     @property
     def common_window(self) -> int | None:
         """The window that most windowed layers have; None when no layer has one."""
-        windows = [part.window for reach in self.layers for part in reach.parts if part.window]
-        return max(set(windows), key=windows.count) if windows else None
+        return commonest(part.window for reach in self.layers for part in reach.parts)
+
+    @property
+    def common_reach(self) -> int | None:
+        """The common window or, where no layer has one, the common segment."""
+        return self.common_window or commonest(part.segment for reach in self.layers for part in reach.parts)
 
     def narrowed(self, share: float) -> Plan:
         """The same plan with every window and segment cut to `share` of it, at least one token."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -145,6 +145,12 @@ class Reach:
         named = {part: [str(head) for head, reach in self.heads if reach == part] for part in self.parts}
         others = [f"head{'s' if len(h) > 1 else ''} {', '.join(h)} {part.text()}" for part, h in named.items() if h]
         return "; ".join([own, *others])
+
+
+def commonest(sizes: Iterable[int | None]) -> int | None:
+    """The size named most often; None where none is named."""
+    found = [size for size in sizes if size]
+    return max(set(found), key=found.count) if found else None
 
 
 def _named_heads(entries: Any, where: str) -> dict[int, Reach]:

@@ -53,6 +53,17 @@ def test_convert_train_and_generate(call, base_folder, tmp_path, method):
         assert torch.allclose(torch.cat(parts, 1), model(ids).logits, atol=1e-4)
 
 
+@pytest.mark.parametrize("method,more", [("lolcats", []), ("titan-llama", ["--set", "converted=3"])])
+def test_states_are_shared_and_compared(call, base_folder, tmp_path, method, more):
+    given = [*CASES[method], *more, "--set", "groups=[[0,1,2]]"]
+    code, text, error = call("convert", base_folder, "--plan", method, *given, "-o", tmp_path / "d")
+    assert code == 0 and "1 shared state, " in text and "read by 3 layers" in text, error
+    (tmp_path / "book.txt").write_text("The cat sat. The cat ran. " * 16)
+    measured = ["--data", tmp_path / "book.txt", "--context", 40, "--documents", 2]
+    code, text, error = call("analyze", tmp_path / "d", "--what", "similarity", *measured)
+    assert code == 0 and "same slot" in text, error
+
+
 def test_convert_takes_published_weights(call, base_folder, tmp_path):
     torch.save(checkpoint(), tmp_path / "w.pt")
     given = ["--plan", "lolcats", *CASES["lolcats"], "--weights", tmp_path / "w.pt"]
@@ -82,6 +93,8 @@ def test_info_prints_half_lives_and_both_counts(call):
         (["--plan", "liger", "--set", "mix=shared"], "rule 'gla' takes add"),
         (["--plan", "lizard", "--set", "full_every=-1"], "full_every is -1"),
         (["--plan", "lolcats", "--set", "kind=terace"], "kind is 'terace'"),
+        (["--plan", "lizard", "--set", "groups=[[0,9]]"], "groups names layer 9, which has no memory to share"),
+        (["--plan", "titan-llama", "--set", "later=ful"], "later is 'ful'; did you mean 'full'?"),
         (["--plan", "lolcats", "--weights", "{tmp}/none.pt"], "no such file"),
     ],
 )

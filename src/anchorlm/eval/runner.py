@@ -163,11 +163,11 @@ def open_store(data: Any, tokenizer: Any, cache_dir: str | Path | None = None) -
 
 
 def common_window(models: Iterable[Any]) -> int | None:
-    """The window that most layers of the first windowed model have; None when every layer sees everything."""
+    """How far most limited layers of the first model that has some see; None when every layer sees everything."""
     for model in models:
         plan = getattr(model, "plan", None)
-        if plan is not None and plan.common_window:
-            return plan.common_window
+        if plan is not None and plan.common_reach:
+            return plan.common_reach
     return None
 
 

@@ -28,4 +28,4 @@ def open_source(path: str, base: str | None = None) -> Source:
     config, stored = source_config(path)
     plan = Plan.from_dict(stored.get("plan") or {}, config.num_hidden_layers) if stored else None
     positions = position_limit(SimpleNamespace(config=config, plan=plan))
-    return Source(load_tokenizer(path, base), positions, plan.common_window if plan else None, stored.get("base"))
+    return Source(load_tokenizer(path, base), positions, plan.common_reach if plan else None, stored.get("base"))

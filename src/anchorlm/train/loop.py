@@ -169,7 +169,7 @@ def _next_views(run: Run, stage: Stage, stream: Iterator[Any], step: int) -> tup
     for n, batch in enumerate(taken):
         view = make_view(batch, device, data.on_document)
         check_tokens(view.input_ids, run.model.shape.vocab, step)
-        view = weighted(view, settings, run.model.plan.common_window)
+        view = weighted(view, settings, run.model.plan.common_reach)
         begin = n * every + run.world.rank * data.batch
         rows = narrow[begin : begin + data.batch]
         views += narrowed(view, rows, run.model.plan, settings.narrow_window)

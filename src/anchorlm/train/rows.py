@@ -47,12 +47,12 @@ def _generated(kind: str, data: DataSettings, store: TokenStore, tokenizer: Any)
 def check_weights(stages: dict[str, StageSettings], plan: Plan) -> None:
     """Raise UserError when a stage uses the window of a plan that has none."""
     for name, stage in stages.items():
-        if stage.cross_window_weight != 1 and not plan.common_window:
+        if stage.cross_window_weight != 1 and not plan.common_reach:
             raise UserError(
                 f"{name}.cross_window_weight is {stage.cross_window_weight} but no layer of the plan has a window; "
                 "leave it at 1"
             )
-        if stage.window_dropout and not plan.common_window:
+        if stage.window_dropout and not plan.common_reach:
             raise UserError(
                 f"{name}.window_dropout is {stage.window_dropout} but no layer of the plan has a window; leave it at 0"
             )

@@ -17,7 +17,7 @@ from .distill import Distillation
 from .groups import Group, freeze_all_but, make_groups, nothing_to_train
 from .keep import Keep, check_gates, gated_slots
 from .losses import CrossEntropy, Needs, Term, Transfer
-from .maps import AttentionMaps, mapped_slots
+from .maps import AttentionMaps, mapped_readers
 from .rows import check_weights
 
 
@@ -128,10 +128,10 @@ def _transfer(settings: StageSettings, model: Any) -> Term | None:
 
 def _maps(settings: StageSettings, model: Any) -> Term | None:
     weight = getattr(settings, "w_maps", 0.0)
-    slots = mapped_slots(model.plan)
-    if weight and not slots:
+    readers = mapped_readers(model.plan)
+    if weight and not readers:
         raise UserError(f"stage1.w_maps is {weight:g} but no slot of the plan has mix 'shared'; leave it at 0")
-    return AttentionMaps(model, slots, weight) if slots else None
+    return AttentionMaps(model, readers, weight) if readers else None
 
 
 def _cross_entropy(settings: StageSettings, model: Any) -> Term | None:

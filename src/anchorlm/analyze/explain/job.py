@@ -66,7 +66,7 @@ class Target:
 
     def window(self, options: Options) -> int:
         """The window that splits targets. Raises UserError when neither the model nor the options have one."""
-        found = options.window or self.plan.common_window
+        found = options.window or self.plan.common_reach
         if found is None:
             raise UserError(f"{self.name} has no window, so no target lies beyond one; give --set window=128")
         return found
