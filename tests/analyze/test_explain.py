@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -91,6 +92,16 @@ def test_ablation_agrees_with_perplexity(results):
     assert own_size["change"]["all"]["value"] == 0
     forbidden = next(row for row in grid if row["sizes"]["window"] == 4 and row["sizes"]["chunk"] == 8)
     assert "seen by neither" in forbidden["note"] and not forbidden["groups"]
+
+
+def test_slots_that_keep_less_keep_it_in_proportion():
+    plan = kept_hybrid().plan
+    slot = plan.slots["k"]
+    few = replace(slot, options=replace(slot.rule_options, tokens=1))
+    both = replace(plan, slots={"k": replace(slot, options=replace(slot.rule_options, tokens=4)), "few": few})
+    assert [s.rule_options.tokens for s in resized(both, kept=8).slots.values()] == [8, 2]
+    assert [s.rule_options.tokens for s in resized(both, kept=2).slots.values()] == [2, 1]
+    assert resized(both, kept=4) == both == resized(both)
 
 
 @pytest.mark.parametrize("chunk, kept", [(2, None), (4, 3), (2, 9)])

@@ -22,7 +22,7 @@ from anchorlm.reading import beyond
 from ..bench import Sums
 from ..tally import by_group
 from .job import Job, Options, Target
-from .sizes import resized, slots_as
+from .sizes import most_kept, resized, slots_as
 
 AXES = {"windows": "window", "chunks": "slot that is written chunk by chunk", "kept": "slot of exact tokens"}
 GROUPS = ("all", "cross_window")
@@ -100,7 +100,7 @@ def axes(plan: Plan, options: Options) -> tuple[Sequence[int | None], ...]:
     has no such size."""
     slots = plan.slots.values()
     chunk = max((slot.chunk for slot in slots), default=None)
-    kept = max((slot.rule_options.tokens for slot in slots if hasattr(slot.rule_options, "tokens")), default=None)
+    kept = most_kept(plan)
     near: dict[str, tuple[int | None, tuple[float, ...]]] = {
         "windows": (plan.common_window, (0.5, 1, 2)),
         "chunks": (chunk, (0.5, 1)),

@@ -12,20 +12,30 @@ from anchorlm.plan import Plan, Reach, Slot
 
 
 def resized(plan: Plan, window: int | None = None, chunk: int | None = None, kept: int | None = None) -> Plan:
-    """The plan with every window, every slot's chunk and every slot's kept tokens replaced where given."""
+    """The plan with every window, every slot's chunk and the kept tokens replaced where given.
+
+    kept: tokens a KV head of the slot that keeps most; the others keep theirs in proportion.
+    """
 
     def wider(reach: Reach) -> Reach:
         return replace(reach, window=window) if window and reach.kind == "window" else reach
 
-    slots = {name: resized_slot(slot, chunk, kept) for name, slot in plan.slots.items()}
+    most = most_kept(plan)
+    slots = {name: _resized(slot, chunk, kept, most) for name, slot in plan.slots.items()}
     return Plan(tuple(reach.map(wider) for reach in plan.layers), slots)
 
 
-def resized_slot(slot: Slot, chunk: int | None, kept: int | None) -> Slot:
+def most_kept(plan: Plan) -> int | None:
+    """Tokens a KV head of the slot that keeps most; None where none keeps any."""
+    return max((s.rule_options.tokens for s in plan.slots.values() if hasattr(s.rule_options, "tokens")), default=None)
+
+
+def _resized(slot: Slot, chunk: int | None, kept: int | None, most: int | None) -> Slot:
     slot = replace(slot, chunk=chunk) if chunk else slot
-    if kept is None or not hasattr(slot.rule_options, "tokens"):
+    if not kept or not most or not hasattr(slot.rule_options, "tokens"):
         return slot
-    return replace(slot, options=replace(slot.rule_options, tokens=kept))
+    tokens = max(1, slot.rule_options.tokens * kept // most)
+    return replace(slot, options=replace(slot.rule_options, tokens=tokens))
 
 
 @contextmanager
