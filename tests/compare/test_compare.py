@@ -1,13 +1,16 @@
 """A whole comparison of two methods: every row and figure, the same tokens for all, and going on after a stop."""
 
+import importlib.util
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 
 from anchorlm.cli import __main__ as program
 from anchorlm.compare import apart
 from anchorlm.results import rows, run
+from anchorlm.results.records import read_record
 from anchorlm.results.sections import seed_lines
 
 NAMES = ["teacher", "teacher-common", "swa", "swa-common", "lolcats", "lolcats-common", "lolcats-measured",
@@ -136,6 +139,28 @@ def test_texts_alone_are_parted(home, command, tmp_path):
     words = ["compare", str(home / "base"), "--methods", "swa", *texts, str(out), *small, "--page"]
     assert program.run(words) == 0
     assert json.loads((out / "comparison.json").read_text())["texts"]["test"]["names"] == ["b.txt"]
+
+
+def test_the_tool_brings_page_and_records_into_the_documentation(done, tmp_path, monkeypatch):
+    root = Path(__file__).resolve().parents[2]
+    place = importlib.util.spec_from_file_location("figures", root / "tools" / "figures.py")
+    figures = importlib.util.module_from_spec(place)
+    place.loader.exec_module(figures)
+    monkeypatch.setattr(figures, "ROOT", tmp_path)
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "comparison.md").write_text(f"# Methods\n\n{figures.START}\nold\n{figures.END}\n\nmore\n")
+    figures.main(str(done[0]))
+    text = (tmp_path / "docs" / "comparison.md").read_text()
+    assert "old\n" not in text and text.count("| lolcats-measured |") == 5 and text.endswith("more\n")
+    kept = list((tmp_path / "docs" / "comparison").iterdir())
+    assert {path.stem for path in kept} == set(NAMES) and sum(path.stat().st_size for path in kept) < 60_000
+
+
+def test_the_committed_records_can_be_read():
+    folder = Path(__file__).resolve().parents[2] / "docs" / "comparison"
+    found = {path.stem: read_record(path) for path in folder.glob("*.json")}
+    assert all(record.identity.row == name for name, record in found.items())
+    assert sum(path.stat().st_size for path in folder.glob("*.json")) < 500_000
 
 
 def test_the_spread_over_seeds_is_mean_least_and_most():
