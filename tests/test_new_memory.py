@@ -116,6 +116,18 @@ def test_doctor_names_what_a_rule_breaks(how, leaky, capsys):
         assert "rule 'leaky' breaks 2 of 22 checks; C8 bytes on llama: Broken: fast weights" in said
 
 
+def test_our_own_rules_are_put_to_it_with_any_fields_of_a_slot(capsys):
+    told = []
+    for rule, slot in (("hedgehog", None), ("gla", {"map": "cayley"})):
+        rows = check_rules([rule], slot, progress=lambda done, total: told.append((done, total)))
+        assert not [row for row in rows if row["broken"]]
+    assert told[-1] == (2 * len(CHECKS), 2 * len(CHECKS)) and len(told) == 4 * len(CHECKS)
+    with pytest.raises(UserError, match="rule is 'glo'; did you mean 'gla'"):
+        check_rules(["glo"])
+    with pytest.raises(UserError, match="slots.own.lag is 'evicted'; rule 'gla' takes self"):
+        check_rules(["gla"], {"lag": "evicted"})
+
+
 MISTAKES = {
     "none.py": (None, "rules file none.py: no such file"),
     "empty.py": ("x = 1\n", "adds no rule; see docs/new-memory.md"),

@@ -170,7 +170,10 @@ def cache(model: AnchorForCausalLM) -> None:
 
 
 def drift(model: AnchorForCausalLM) -> None:
-    """C12: a bf16 backbone with an fp32 state stays near, the last of 768 tokens no worse than the first."""
+    """C12: a bf16 backbone with an fp32 state stays near, the last of 768 tokens no worse than the first.
+
+    A memory that chooses whole tokens may choose others in bf16, and then drifts without being wrong.
+    """
     rough, own, ids = deepcopy(model), set(model.memory_parameters()), tokens(1, 768)
     for name, parameter in rough.named_parameters():
         parameter.data = parameter.data.to(torch.float32 if name in own else torch.bfloat16)
