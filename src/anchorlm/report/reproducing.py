@@ -11,6 +11,7 @@ import matplotlib
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
+from anchorlm.report import branches, mad, maps, tradeoffs
 from anchorlm.report.plots import STYLE, _errors, _figure, _look, svg
 
 PANELS = (("mse", "held-out transfer error"), ("perplexity", "held-out perplexity"))
@@ -50,11 +51,62 @@ def bars(spec: dict[str, Any], name: str) -> str:
     axis.barh(names, values, xerr=_errors(rows), color=_look(names[0], names)["color"], capsize=3, height=0.6)
     axis.axvline(0, color="black", linewidth=0.8)
     axis.invert_yaxis()
-    axis.set_xlabel("change of the loss, nats a token (bars: 95 % interval)")
+    axis.set_xlabel(spec.get("label", "change of the loss, nats a token (bars: 95 % interval)"))
     return svg(figure, f"{name}-bars")
 
 
-KINDS: dict[str, Callable[[dict[str, Any], str], str]] = {"curves": curves, "bars": bars}
+def lines(spec: dict[str, Any], name: str) -> str:
+    """One line a model, of [x, y] points; lengths stand on a scale of powers of two."""
+    figure, axis = _figure(7.6, 3.6)
+    names = list(spec["series"])
+    for model, points in spec["series"].items():
+        if points:
+            axis.plot(*zip(*points, strict=True), label=model, **_look(model, names))
+    ticks = sorted({x for points in spec["series"].values() for x, _ in points})
+    axis.set_xscale("log", base=2)
+    axis.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
+    axis.minorticks_off()
+    axis.set_ylim(bottom=0)
+    return _named(figure, axis, spec, f"{name}-lines")
+
+
+def points(spec: dict[str, Any], name: str) -> str:
+    """One mark a model, with its 95 % interval upwards and downwards."""
+    figure, axis = _figure(8.2, 3.8)
+    names = [point["name"] for point in spec["points"]]
+    for point in spec["points"]:
+        estimate = {"value": point["y"], "interval": point["interval"]}
+        axis.errorbar([point["x"]], [point["y"]], yerr=_errors([estimate]), linestyle="", capsize=3, label=point["name"],
+                      **_look(point["name"], names))  # fmt: skip
+    return _named(figure, axis, spec, f"{name}-points")
+
+
+def _named(figure: Figure, axis: Any, spec: dict[str, Any], name: str) -> str:
+    axis.set_xlabel(spec["x"])
+    axis.set_ylabel(spec["y"])
+    axis.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=8)
+    return svg(figure, name)
+
+
+def _of(plot: Callable[[dict[str, Any]], str]) -> Callable[[dict[str, Any], str], str]:
+    """A figure of an analysis or a MAD run, whose result stands in the item."""
+    return lambda spec, name: plot(spec["result"])
+
+
+KINDS: dict[str, Callable[[dict[str, Any], str], str]] = {
+    "curves": curves,
+    "bars": bars,
+    "lines": lines,
+    "points": points,
+    "likeness": _of(branches.likeness),
+    "pairs": _of(branches.shared_and_turned),
+    "knocks": lambda spec, name: branches.knock_map(spec["result"], spec["text"]),
+    "turns": _of(maps.turns),
+    "leading": _of(maps.leading),
+    "ways": _of(lambda result: maps.ways(result) or ""),
+    "ratio": _of(tradeoffs.ratio),
+    "mad": _of(mad.accuracies),
+}
 
 
 def drawn(item: dict[str, Any]) -> list[tuple[str, str]]:

@@ -19,13 +19,34 @@ def above(estimate: Estimate | None, level: float = 0.0) -> str:
     """Whether a value that the paper has above `level` is: by its whole interval, or by itself when it has none."""
     if estimate is None:
         return NOT_COMPARABLE
-    low, high = estimate["interval"] or (estimate["value"], estimate["value"])
+    low, high = _ends(estimate)
     return AGREES if low > level else NOT if high < level else UNCLEAR
 
 
 def below(estimate: Estimate | None, level: float = 0.0) -> str:
     """The same for a value that the paper has below `level`."""
     return {AGREES: NOT, NOT: AGREES}.get(found := above(estimate, level), found)
+
+
+def apart(higher: Estimate | None, lower: Estimate | None) -> str:
+    """Whether the first of two figures that are not paired is the higher one: agrees when their intervals are apart."""
+    if higher is None or lower is None:
+        return NOT_COMPARABLE
+    (low, high), (least, most) = (_ends(one) for one in (higher, lower))
+    return AGREES if low > most else NOT if high < least else UNCLEAR
+
+
+def within(estimate: Estimate | None, reach: float) -> str:
+    """Whether a value that the paper has near 0 is less than `reach` from it."""
+    if estimate is None:
+        return NOT_COMPARABLE
+    low, high = _ends(estimate)
+    return AGREES if -reach < low and high < reach else NOT if low > reach or high < -reach else UNCLEAR
+
+
+def _ends(estimate: Estimate) -> tuple[float, float]:
+    low, high = estimate["interval"] or (estimate["value"], estimate["value"])
+    return low, high
 
 
 def together(*verdicts: str) -> str:
@@ -63,6 +84,20 @@ def figure(value: float | None) -> str:
     if value is None:
         return "-"
     return f"{value:,.0f}" if value >= 1000 else f"{value:.2f}" if value >= 1 else f"{value:.4f}"
+
+
+def number(estimate: Estimate | None, digits: int = 3) -> str:
+    """`0.714 (0.674 to 0.755)`."""
+    pattern = f"{{:.{digits}f}}"
+    return "-" if estimate is None else pattern.format(estimate["value"]) + _span(estimate, pattern)
+
+
+def percent(estimate: Estimate | None) -> str:
+    """`71.4 % (67.4 to 75.5)` of a share, or of a difference of two."""
+    if estimate is None or estimate["value"] is None:
+        return "-"
+    ends = estimate["interval"]
+    return f"{100 * estimate['value']:.1f} %" + (f" ({100 * ends[0]:.1f} to {100 * ends[1]:.1f})" if ends else "")
 
 
 def _span(estimate: Estimate, pattern: str) -> str:

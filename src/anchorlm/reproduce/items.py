@@ -1,4 +1,4 @@
-"""Every table and figure of the paper: what measures it here, or why nothing does yet. One line to add or change."""
+"""Every table and figure of the paper and what measures it here. One line to add or change."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..core import UserError, suggest
-from . import figure3, shapes, table1, table2
+from . import alike, branches, costs, figure3, hybrid, shapes, table1, table2, table4, turning
 from .lab import Lab
 
 ALL = "all"
@@ -15,60 +15,48 @@ ALL = "all"
 
 @dataclass(frozen=True)
 class Item:
-    """build: measures the item and returns its tables, claims, figures and notes as plain data; or what it `needs`.
+    """build: measures the item and returns its tables, claims, figures and notes as plain data.
 
-    texts: whether texts are read; without, the item follows from plans and shapes alone.
+    texts: whether texts are read; base: whether the scale's model is; sizes: the parts of the scale's `measures` that it
+    uses. An item with none of them follows from plans and shapes alone.
     """
 
     title: str
-    build: Callable[[Lab], dict[str, Any]] | None = None
-    needs: str = ""
+    build: Callable[[Lab], dict[str, Any]]
     texts: bool = True
+    base: bool = True
+    sizes: tuple[str, ...] = ()
 
 
+SHAPES = {"texts": False, "base": False}
 ITEMS: dict[str, Item] = {
     "table1": Item("Which states matter: slots off by groups of layers", table1.build),
     "table2": Item("A shared state beside private states", table2.build),
-    "table3": Item("Time from end to end", needs="a timed batch on a GPU; `anchorlm results core` times one row here"),
-    "table4": Item("Small models from scratch on MAD", needs="a tie to `anchorlm mad`, which measures it"),
-    "table5": Item("RULER of a hybrid", needs="a trained 3:1 hybrid; `anchorlm eval --suite ruler` measures one"),
-    "figure1": Item(
-        "How alike the states of layers are", needs="a tie to `anchorlm analyze --what similarity`, which measures it"
-    ),
-    "figure2": Item(
-        "One layer's branch removed, by distance",
-        needs="a tie to `anchorlm analyze --what knockout`, which measures it",
-    ),
+    "table3": Item("Time from end to end", costs.table3, texts=False, sizes=("timing",)),
+    "table4": Item("Small models from scratch on MAD", table4.table4, **SHAPES, sizes=("mad",)),
+    "table5": Item("RULER of a hybrid", hybrid.table5, sizes=("ruler",)),
+    "figure1": Item("How alike the states of layers are", alike.figure1, sizes=("similarity",)),
+    "figure2": Item("One layer's branch removed, by distance", branches.figure2, sizes=("knockout",)),
     "figure3": Item("Transfer error against perplexity", figure3.build),
-    "figure4": Item(
-        "CKA of anchor and interior layers", needs="a tie to `anchorlm analyze --what similarity`, which measures it"
-    ),
-    "figure5": Item("State and coverage", shapes.figure5, texts=False),
-    "figure6": Item("Accuracy against cost", needs="a tie to `anchorlm analyze --what cost`, which measures it"),
-    "figure7": Item("3:1 interleaving", shapes.figure7, texts=False),
-    "figure8": Item(
-        "Rotation angles of read maps", needs="a tie to `anchorlm analyze --what readmaps`, which measures it"
-    ),
-    "figure9": Item(
-        "CKA against cosine, three memories", needs="a tie to `anchorlm analyze --what similarity`, which measures it"
-    ),
-    "figure10": Item("Needles of a hybrid", needs="a trained 3:1 hybrid"),
-    "figure11": Item(
-        "Read-outs in a dominant plane", needs="a tie to `anchorlm analyze --what readmaps`, which measures it"
-    ),
+    "figure4": Item("CKA of anchor and interior layers", alike.figure4, sizes=("similarity",)),
+    "figure5": Item("State and coverage", shapes.figure5, **SHAPES),
+    "figure6": Item("Accuracy against cost", costs.figure6, sizes=("ar", "timing")),
+    "figure7": Item("3:1 interleaving", shapes.figure7, **SHAPES),
+    "figure8": Item("Rotation angles of read maps", turning.figure8, sizes=("readmaps",)),
+    "figure9": Item("CKA against cosine, three memories", alike.figure9, sizes=("similarity",)),
+    "figure10": Item("Needles of a hybrid", hybrid.figure10, sizes=("niah",)),
+    "figure11": Item("Read-outs in a dominant plane", turning.figure11, sizes=("readmaps",)),
 }
 
 
 def chosen(names: Sequence[str]) -> list[str]:
-    """Items to run: those named, or with "all" every one that can be built, in the order of ITEMS.
+    """Items to run: those named, or every one with "all", in the order of ITEMS.
 
-    Raises UserError for none, an unknown one, and one that is named but not built yet.
+    Raises UserError for none and for an unknown one.
     """
     if not names:
         raise UserError(f"reproduce needs an item; {suggest('', [*ITEMS, ALL])}")
     for name in names:
         if name not in ITEMS and name != ALL:
             raise UserError(f"item {name!r} is unknown; {suggest(name, [*ITEMS, ALL])}")
-        if name != ALL and ITEMS[name].build is None:
-            raise UserError(f"item {name!r} is not built yet: it needs {ITEMS[name].needs}")
-    return [name for name, item in ITEMS.items() if item.build and (ALL in names or name in names)]
+    return [name for name in ITEMS if ALL in names or name in names]

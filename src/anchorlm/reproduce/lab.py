@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ..analyze.explain.job import Job as AnalysisJob
+from ..analyze.explain.job import Options, Target
+from ..analyze.explain.run import ANALYSES
+from ..analyze.probes import cut_pieces
 from ..analyze.tally import change, loss
 from ..core import UserError
+from ..data import TokenStore
+from ..eval import SUITES, EvalOptions
+from ..eval.suite import Job as EvalJob
 from ..eval.suite import Progress
 from ..results.measure import TEST
 from ..results.run import Job, Run, fill, prepare
@@ -51,6 +59,51 @@ def untrained(run: Run, names: Sequence[str]) -> list[str]:
     """A line that names the rows which are not trained, if there are any, and where each stands."""
     missing = [f"`{name}` ({run.built[name].state})" for name in names if not run.built[name].ready]
     return [f"Rows that are still to come: {', '.join(missing)}."] if missing else []
+
+
+def analysed(lab: Lab, run: Run, name: str, what: str, store: TokenStore | None = None) -> dict[str, Any]:
+    """One of `anchorlm analyze` of a trained row at the scale's sizes, kept once measured. store: the evaluation text."""
+    row, text, options = run.built[name], store or run.stores[TEST], _options(lab, what)
+    digest = row.digest()
+    key = {"reproduce": what, "row": digest, "text": [text.content_hash, text.tokenizer_hash]}
+
+    def compute() -> dict[str, Any]:
+        model, tokenizer = row.open()
+        target = Target(name, model.plan, model.shape)
+        ANALYSES[what].check(target, options)
+        job = AnalysisJob(model, target, tokenizer, text, options, run.archive.parts, digest, lab.progress)
+        return ANALYSES[what].run(job)
+
+    return run.archive.parts.run(key | {"options": options.model_dump(mode="json")}, compute)
+
+
+def check_text(lab: Lab, what: str, store: TokenStore) -> None:
+    """Raise UserError for a text too short for that analysis."""
+    options = _options(lab, what)
+    cut_pieces(store, options.context, options.documents, f"reproduce ({what})")
+
+
+def _options(lab: Lab, what: str) -> Options:
+    return Options.of(**{"seed": lab.scale.seed, "window": lab.scale.window} | getattr(lab.scale.measures, what))
+
+
+def ask(lab: Lab, run: Run, suite: str) -> EvalJob:
+    """What a suite of `anchorlm eval` asks of every row at the scale's sizes. Raises UserError as that verb does."""
+    given = {"seed": lab.scale.seed, "window": lab.scale.window} | getattr(lab.scale.measures, suite)
+    options, store = EvalOptions.of(**given), run.stores[TEST]
+    material = SUITES[suite].prepare(options, run.tokenizer, store if suite == "niah" else None)
+    return EvalJob(store, run.tokenizer, options, run.archive.parts, lab.progress, material)
+
+
+def answered(lab: Lab, run: Run, suite: str, asked: EvalJob, names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """The suite's row of each of these rows, one of them open at a time."""
+    found: dict[str, dict[str, Any]] = {}
+    for name in names:
+        model, _ = run.built[name].open()
+        found[name] = SUITES[suite].run(name, model, asked)
+        del model
+        gc.collect()  # wrapped layers refer to each other
+    return found
 
 
 def documents(run: Run, name: str) -> Documents:

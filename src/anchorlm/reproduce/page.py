@@ -42,7 +42,6 @@ def _item(name: str, printed: Mapping[str, Any], found: Mapping[str, Any]) -> di
         "name": name,
         "label": name.replace("table", "Table ").replace("figure", "Figure "),
         "title": ITEMS[name].title,
-        "needs": ITEMS[name].needs,
         "measured": bool(found),
         "paper": {
             "caption": " ".join(printed["caption"].split()),
@@ -97,16 +96,19 @@ def _paragraphs(notes: list[str]) -> list[str]:
 
 
 def _facts(item: dict[str, Any]) -> str:
-    """Of an item that was measured on texts."""
-    if not ITEMS[item["name"]].texts:
+    """What it was measured with, unless it follows from shapes."""
+    if not item["key"]:
         return ""
     scale, facts, texts = item["key"]["scale"], item["environment"], item["texts"]
     threads = f"{facts['threads']} thread{'' if facts['threads'] == 1 else 's'}"
-    return (
-        f", {scale['base']}, trained on {_names(texts['train'])}, measured on pieces of {scale['context']:,} tokens of "
-        f"{_names(texts['data'])}, seed {scale['seed']}, {item['key']['dtype']}, {threads}, {facts['processor']}; "
-        f"torch {facts['packages'].get('torch')}"
-    )
+    parts = [scale["base"], item["key"]["dtype"]] if "base" in scale else []
+    if ITEMS[item["name"]].texts:
+        parts[1:1] = [
+            f"trained on {_names(texts['train'])}",
+            f"measured on pieces of {scale['context']:,} tokens of {_names(texts['data'])}",
+            f"seed {scale['seed']}",
+        ]
+    return ", " + ", ".join([*parts, threads, f"{facts['processor']}; torch {facts['packages'].get('torch')}"])
 
 
 def _names(names: list[str]) -> str:
@@ -115,13 +117,7 @@ def _names(names: list[str]) -> str:
 
 
 def _missing(items: list[dict[str, Any]]) -> list[str]:
-    """Items without figures: not built, or built and not run."""
-    lines = [
-        f"- {item['label']} ({item['title']}): "
-        + (f"not built yet; needs {item['needs']}" if item["needs"] else "not run")
-        for item in items
-        if not item["measured"]
-    ]
+    lines = [f"- {item['label']} ({item['title']})" for item in items if not item["measured"]]
     return ["## Not measured", "", *lines, ""] if lines else []
 
 

@@ -15,10 +15,11 @@ from ..eval.suite import Progress
 from ..report.html import BROKEN, write_page
 from ..results import Job
 from . import page
-from .items import ITEMS, chosen
+from .items import ITEMS, Item, chosen
 from .lab import Lab
 from .scale import Scale
 
+PLAIN = ("base", "window", "sinks")  # of a scale: what a model is made from where nothing is trained
 KIND = "reproduced"  # of the file that holds one item
 
 
@@ -32,21 +33,19 @@ def reproduce(
     """Measure the items and write reproduce.json, reproduce.md and reproduce.html to job.out; returns the first.
 
     An item that was measured at the same scale on the same texts is taken as it is; one that was stopped goes on. With
-    job.measure False nothing is run. The page shows every item, also those of earlier runs and those not built yet.
+    job.measure False nothing is run. The page shows every item, also those of earlier runs and those not run yet.
     Raises UserError for unknown items and, before anything is written, for texts that are missing.
     """
     check_folder(job.out)
     wanted = chosen([names] if isinstance(names, str) else names) if job.measure else []
     lab = Lab(scale, job, progress, say)
     for name in wanted:
-        key = _key(scale, job) if ITEMS[name].texts else {}
+        item, key = ITEMS[name], _key(ITEMS[name], scale, job)
         if _kept(job.out, name).get("key") == key:
             say(f"{name}: measured before")
             continue
-        say(f"{name}: {ITEMS[name].title}")
-        build = ITEMS[name].build
-        assert build is not None
-        found = build(lab)
+        say(f"{name}: {item.title}")
+        found = item.build(lab)
         with atomic_file(job.out / f"{name}.json") as file:
             facts = {"key": key, "texts": _names(job), "environment": environment()}
             json.dump({"kind": KIND, "name": name, **facts, **found}, file, indent=1)
@@ -54,11 +53,19 @@ def reproduce(
     return _write(job.out)
 
 
-def _key(scale: Scale, job: Job) -> dict[str, Any]:
-    """All that fixes an item beside the package itself."""
+def _key(item: Item, scale: Scale, job: Job) -> dict[str, Any]:
+    """All that fixes an item beside the package itself; nothing for one that follows from shapes."""
+    sizes = scale.model_dump(mode="json")
+    measures = sizes.pop("measures")
+    used = {"measures": {name: measures[name] for name in item.sizes}} if item.sizes else {}
+    if not (item.texts or used):
+        return {}
     dtype = str(pick_dtype(job.dtype, job.device)).removeprefix("torch.")
-    facts = {"scale": scale.model_dump(mode="json"), "dtype": dtype, "device": job.device, "trains": job.train_rows}
-    return facts | {name: _digest(files) for name, files in _files(job).items()}
+    facts = {"dtype": dtype, "device": job.device}
+    if not item.texts:
+        return facts | {"scale": {name: sizes[name] for name in PLAIN if item.base} | used}
+    texts = {name: _digest(files) for name, files in _files(job).items()}
+    return facts | {"scale": sizes | used, "trains": job.train_rows, **texts}
 
 
 def _files(job: Job) -> dict[str, list[Path]]:

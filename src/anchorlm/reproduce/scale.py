@@ -14,6 +14,7 @@ from pydantic import Field
 from ..core import UserError, suggest
 from ..results.table import Table, Training, read_table
 from ..settings import Strict, checked, parse_yaml
+from .sizes import Measures
 
 SCALES = ("small", "full")
 
@@ -22,6 +23,7 @@ class Scale(Strict):
     """The values that all tables of rows share, and by table those that differ. Lengths in tokens.
 
     measured: layers that need memory by `place`, none when not known. draws: random groups of layers in Table 1.
+    measures: how much is asked of the rows.
     """
 
     base: str
@@ -33,11 +35,12 @@ class Scale(Strict):
     measured: tuple[int, ...] = ()
     draws: int = Field(3, ge=1)
     training: Training = Training()
+    measures: Measures = Measures()
     tables: dict[str, dict[str, Any]] = {}
 
     def table(self, kind: str) -> Table:
         """The rows of that name in rows.yaml at this scale."""
-        shared = self.model_dump(exclude={"measured", "draws", "tables"}) | {"lengths": (), "title": kind}
+        shared = self.model_dump(exclude={"measured", "draws", "measures", "tables"}) | {"lengths": (), "title": kind}
         return read_table(_over(shared, self.tables.get(kind, {})) | {"rows": row_tables()[kind]}, kind)
 
 
@@ -58,6 +61,7 @@ def load_scale(name: str | Path = "small", sets: Mapping[str, Any] | None = None
         scale = scale.model_copy(update={"tables": tables})
     for kind in row_tables():
         scale.table(kind)
+    scale.measures.check()
     return scale
 
 
