@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from copy import deepcopy
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
@@ -162,11 +164,16 @@ def _packaged():
     return resources.files("anchorlm") / "recipes"
 
 
+@cache
+def _packaged_recipe(name: str) -> dict:
+    return parse_yaml((_packaged() / f"{name}.yaml").read_text(encoding="utf-8"), f"recipe {name}")
+
+
 def _read_recipe(name: str | Path) -> dict:
     path = Path(name)
     if str(name) in recipe_names():
-        text = (_packaged() / f"{name}.yaml").read_text(encoding="utf-8")
-    elif path.is_file():
+        return deepcopy(_packaged_recipe(str(name)))
+    if path.is_file():
         text = path.read_text(encoding="utf-8")
     else:
         known = suggest(str(name), recipe_names())

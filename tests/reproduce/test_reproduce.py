@@ -13,7 +13,7 @@ from anchorlm.plan import ModelShape
 from anchorlm.presets import build
 from anchorlm.reproduce import ITEMS, claims, load_scale, page, reproduce, shapes, table1, table2
 from anchorlm.reproduce.lab import losses, mean_documents
-from anchorlm.reproduce.scale import fixed_rows, packaged, row_tables
+from anchorlm.reproduce.scale import fixed_rows, packaged
 from anchorlm.results import Job, run
 from anchorlm.train.sinks import read_metrics
 from small import char_tokenizer, tiny_llama

@@ -76,8 +76,8 @@ def points(spec: dict[str, Any], name: str) -> str:
     names = [point["name"] for point in spec["points"]]
     for point in spec["points"]:
         estimate = {"value": point["y"], "interval": point["interval"]}
-        axis.errorbar([point["x"]], [point["y"]], yerr=_errors([estimate]), linestyle="", capsize=3, label=point["name"],
-                      **_look(point["name"], names))  # fmt: skip
+        look = {"linestyle": "", "capsize": 3, "label": point["name"], **_look(point["name"], names)}
+        axis.errorbar([point["x"]], [point["y"]], yerr=_errors([estimate]), **look)
     return _named(figure, axis, spec, f"{name}-points")
 
 

@@ -35,7 +35,7 @@ def figure1(lab: Lab) -> dict[str, Any]:
         "claims": [_anchors_more("", "0.92 against 0.49", found), _fewer(counted)],
         "figures": [
             {"kind": "likeness", "caption": "Read-outs of every two layers", "result": _drawn(found)},
-            {"kind": "ratio", "caption": "States of the paper's model against the ratio of hybrid layers; labels: number",
+            {"kind": "ratio", "caption": "States of the paper's model; labels: how many",
              "result": plotted},
         ],
         "notes": [_note(found), f"The ratios are of {NOTE}"],
@@ -167,6 +167,6 @@ def _drawn(found: Mapping[str, Any]) -> dict[str, Any]:
 def _note(found: Mapping[str, Any]) -> str:
     return (
         f"Read-outs of {found['n']} pieces of {found['options']['context']:,} tokens, at {found['targets']:,} targets "
-        "whose word pair stood last beyond the window; CKA in float64; 95 % with one piece left out at a time. Figure 1 "
-        "speaks of states; what is compared here is what layers are answered, as in Figure 9."
+        "whose word pair stood last beyond the window; CKA in float64; 95 % with one piece left out at a time. Figure "
+        "1 speaks of states; what is compared here is what layers are answered, as in Figure 9."
     )

@@ -98,6 +98,6 @@ def _table(title: str, found: Mapping[str, Any], text: str) -> dict[str, Any]:
 def _note(found: Mapping[str, Any]) -> str:
     counts = " and ".join(f"{found['texts'][name]['n']} of {TEXTS[name]}" for name in TEXTS if name in found["texts"])
     return (
-        f"Texts of {found['options']['context']:,} tokens, {counts}; 95 % by bootstrap over texts, and of the difference "
-        "over layers. The same branch is taken away at every token; a memory that is not read is still written."
+        f"Texts of {found['options']['context']:,} tokens, {counts}; 95 % by bootstrap over texts, of the "
+        "difference over layers. A branch is taken away at every token; a memory that is not read is still written."
     )

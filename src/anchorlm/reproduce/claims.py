@@ -93,11 +93,20 @@ def number(estimate: Estimate | None, digits: int = 3) -> str:
 
 
 def percent(estimate: Estimate | None) -> str:
-    """`71.4 % (67.4 to 75.5)` of a share, or of a difference of two."""
+    """`71.4 % (67.4 to 75.5)` of a share."""
     if estimate is None or estimate["value"] is None:
         return "-"
     ends = estimate["interval"]
     return f"{100 * estimate['value']:.1f} %" + (f" ({100 * ends[0]:.1f} to {100 * ends[1]:.1f})" if ends else "")
+
+
+def points(estimate: Estimate | None) -> str:
+    """`-3.3 points (-10.0 to +3.3)` of a difference of two shares."""
+    if estimate is None or estimate["value"] is None:
+        return "not measured"
+    ends = estimate["interval"]
+    span = f" ({100 * ends[0]:+.1f} to {100 * ends[1]:+.1f})" if ends else ""
+    return f"{100 * estimate['value']:+.1f} points{span}"
 
 
 def _span(estimate: Estimate, pattern: str) -> str:

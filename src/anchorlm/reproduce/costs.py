@@ -13,16 +13,17 @@ from ..bench.worker import ModelSpec
 from ..convert.bases import load_base_config
 from ..core import pick_dtype
 from ..describe import bytes_at
-from ..eval import SUITES
 from ..eval.parts import Parts
 from ..eval.scoring import greedy
 from ..plan import ModelShape
 from ..reading import device_of, prefill
 from ..results.plans import row_plans
+from ..results.run import Run
 from . import claims
+from .hybrid import gap_of
 from .lab import Lab, answered, ask, documents, losses, trained
 
-ANCHOR, EVERY, INTERIOR, TEACHER, LOLCATS, WINDOW = "anchor", "anchor-f", "anchor-i", "teacher", "lolcats", "swa-lora"
+ANCHOR, EVERY, TEACHER, LOLCATS, WINDOW = "anchor", "anchor-f", "teacher", "lolcats", "swa-lora"
 MODELS = (TEACHER, WINDOW, LOLCATS, EVERY, "anchor-private", ANCHOR)
 WHY_TIME = {
     claims.NOT: "on a processor, at these lengths, the products of the weights take most of the time, which all models "
@@ -34,34 +35,46 @@ WHY_RECALL = {
 }
 
 
+WHY_MMLU = {
+    claims.NOT_COMPARABLE: "a model of this size answers MMLU by chance; `anchorlm eval --suite mmlu` measures it "
+    "where its questions are at hand",
+}
+
+
 def table3(lab: Lab) -> dict[str, Any]:
     """Milliseconds to read prompts of each length and to write after them, several at once."""
-    sizes = lab.scale.measures.timing
-    found = timed(lab)
+    sizes, found = lab.scale.measures.timing, timed(lab)
+    lines = [[name, *(f"{row[length]:,.0f}" for length in sizes.lengths)] for name, row in found.items()]
     heads = ["model", *(f"{length:,} tokens" for length in sizes.lengths)]
-    lines = [[name, *(f"{found[name][length]:,.0f}" for length in sizes.lengths)] for name in found]
-    grown = {name: _per_token(row) for name, row in found.items()}
-    last = max(sizes.lengths)
-    gain, whole = found[TEACHER][last] / found[ANCHOR][last], found[EVERY][last] / found[ANCHOR][last]
+    series = {name: [[length, row[length]] for length in row] for name, row in found.items()}
     return {
         "tables": [{"title": "", "heads": heads, "rows": lines, "texts": 1}],
-        "claims": [
-            claims.claim("softmax grows faster with the length than Anchor", "10.8 against 0.5 s more for 1K tokens from 4K to 8K",
-                         f"{grown[TEACHER]:.2f} against {grown[ANCHOR]:.2f} ms more for each token",
-                         _over(grown[TEACHER], grown[ANCHOR]), WHY_TIME),
-            claims.claim("at the longest prompt Anchor is faster than softmax", "4.2 times at 8K",
-                         f"{gain:.2f} times at {last:,}", _over(gain, 1), WHY_TIME),
-            claims.claim("and than a state in every layer", "2.1 times at 8K", f"{whole:.2f} times at {last:,}",
-                         _over(whole, 1), WHY_TIME),
+        "claims": _time_claims(found),
+        "figures": [
+            {"kind": "lines", "caption": "Time from end to end", "x": "tokens of the prompt", "y": "milliseconds",
+             "series": series}
         ],
-        "figures": [{
-            "kind": "lines", "caption": "Time from end to end", "x": "tokens of the prompt", "y": "milliseconds",
-            "series": {name: [[length, row[length]] for length in row] for name, row in found.items()},
-        }],
-        "notes": [f"{sizes.rows} prompts of random tokens at once and {sizes.new_tokens} new tokens each, window "
-                  f"{lab.scale.window}, the best of {sizes.rounds}; weights as converted, for what is learned changes no time.",
-                  "Measured while the machine may have had other work: ratios say more than milliseconds."],
+        "notes": [
+            f"{sizes.rows} prompts of random tokens at once, {sizes.new_tokens} new tokens each, window "
+            f"{lab.scale.window}, the best of {sizes.rounds}; weights as converted: what is learned changes no time.",
+            "Measured while the machine may have had other work: ratios say more than milliseconds.",
+        ],
     }  # fmt: skip
+
+
+def _time_claims(found: Mapping[str, Mapping[int, float]]) -> list[dict[str, str]]:
+    grown = {name: _per_token(found[name]) for name in (TEACHER, ANCHOR)}
+    last = max(found[TEACHER])
+    gain, whole = (found[name][last] / found[ANCHOR][last] for name in (TEACHER, EVERY))
+    growth = f"{grown[TEACHER]:.2f} against {grown[ANCHOR]:.2f} s more for each 1K tokens"
+    longest = "at the longest prompt Anchor is faster than"
+    rows = [
+        ("softmax grows faster with the length than Anchor", "10.8 against 0.5 s more for each 1K tokens from 4K to 8K",
+         growth, _over(grown[TEACHER], grown[ANCHOR])),
+        (f"{longest} softmax", "4.2 times at 8K", f"{gain:.2f} times at {last:,}", _over(gain, 1)),
+        (f"{longest} a state in every layer", "2.1 times at 8K", f"{whole:.2f} times at {last:,}", _over(whole, 1)),
+    ]  # fmt: skip
+    return [claims.claim(*row, WHY_TIME) for row in rows]
 
 
 def figure6(lab: Lab) -> dict[str, Any]:
@@ -69,45 +82,53 @@ def figure6(lab: Lab) -> dict[str, Any]:
     run = lab.prepare("slots", MODELS)
     asked = ask(lab, run, "ar")
     trained(lab.fill(run), MODELS, least=len(MODELS))
-    found = answered(lab, run, "ar", asked, MODELS)
+    found, times = answered(lab, run, "ar", asked, MODELS), timed(lab)
     length = max(asked.options.prompt_lengths)
     size = {name: bytes_at(run.built[name].plan, run.shape, length) for name in MODELS}
-    loss = {name: losses(documents(run, name), None, lab.scale.seed)["all"] for name in MODELS}
-    speed = {name: row for name, row in timed(lab).items() if name in MODELS}
-    labels = {row.name: row.note for row in run.table.rows}
-    lines = [
-        [labels[name], f"{size[name]:,}", claims.percent(found[name]), claims.perplexity(loss[name]),
-         f"{speed[name][max(speed[name])]:,.0f}" if name in speed else "-"]
-        for name in MODELS
+    points = [
+        {"name": name, "x": size[name] / 1e6, "y": 100 * row["value"],
+         "interval": row["interval"] and [100 * end for end in row["interval"]]}
+        for name, row in found.items() if row["value"] is not None
     ]  # fmt: skip
-    heads = ["row", f"bytes of state at {length:,}", "recall", "perplexity", "ms, longest prompt of Table 3"]
-    better = _gap(found, ANCHOR, LOLCATS)
-    ratio = speed[TEACHER][max(speed[TEACHER])] / speed[ANCHOR][max(speed[ANCHOR])]
     return {
-        "tables": [{"title": "", "heads": heads, "rows": lines, "texts": 1}],
-        "claims": [
-            claims.claim("Anchor recalls more than LoLCATs", "2.3 to 3.1 times", f"{claims.percent(better)} of difference",
-                         claims.above(better), WHY_RECALL),
-            claims.claim("with fewer bytes", "12.6 against 129.0 MB", f"{size[ANCHOR]:,} against {size[LOLCATS]:,}",
-                         _over(size[LOLCATS], size[ANCHOR])),
-            claims.claim("and reads and writes faster than the teacher", "4.3 times", f"{ratio:.2f} times", _over(ratio, 1),
-                         WHY_TIME),
-            claims.claim("its MMLU is 6.7 to 8.9 points above LoLCATs'", "91 to 95 % of the teacher's", "not measured",
-                         claims.NOT_COMPARABLE,
-                         {claims.NOT_COMPARABLE: "a model of this size answers MMLU by chance; `anchorlm eval --suite mmlu` "
-                                                 "measures it where the questions are at hand"}),
+        "tables": [_costs(lab, run, found, size, length, times)],
+        "claims": _cost_claims(gap_of("ar", found[ANCHOR], found[LOLCATS], lab.scale.seed), size, times),
+        "figures": [
+            {"kind": "points", "caption": "Recall against state", "x": f"state after {length:,} tokens, MB",
+             "y": "recall, %", "points": points}
         ],
-        "figures": [{
-            "kind": "points", "caption": "Recall against state", "x": f"bytes of state after {length:,} tokens, MB",
-            "y": "recall, %", "points": [
-                {"name": labels[name], "x": size[name] / 1e6, "y": 100 * row["value"],
-                 "interval": row["interval"] and [100 * end for end in row["interval"]]}
-                for name, row in found.items() if row["value"] is not None
-            ],
-        }],
-        "notes": [f"Recall: pairs of words stated and asked again, {found[ANCHOR]['n']} questions in texts of "
-                  f"{length:,} tokens, all distances alike (suite `ar`); the paper has recall-intensive tasks and MMLU."],
+        "notes": [
+            f"Recall: pairs of words stated and asked again, {found[ANCHOR]['n']} questions in texts of {length:,} "
+            "tokens, all distances alike (suite `ar`); the paper has recall-intensive tasks and MMLU."
+        ],
     }  # fmt: skip
+
+
+def _costs(
+    lab: Lab, run: Run, found: Mapping[str, Any], size: Mapping[str, int], length: int, times: Mapping[str, Any]
+) -> dict[str, Any]:
+    heads = ["row", f"bytes of state at {length:,}", "recall", "perplexity", "ms, longest prompt of Table 3"]
+    lines = []
+    for name in MODELS:
+        loss = losses(documents(run, name), None, lab.scale.seed)["all"]
+        spent = f"{times[name][max(times[name])]:,.0f}" if name in times else "-"
+        shown = [f"{size[name]:,}", claims.percent(found[name]), claims.perplexity(loss), spent]
+        lines.append([run.table.row(name, "").note, *shown])
+    return {"title": "", "heads": heads, "rows": lines, "texts": 1}
+
+
+def _cost_claims(better: Any, size: Mapping[str, int], times: Mapping[str, Any]) -> list[dict[str, str]]:
+    ratio = times[TEACHER][max(times[TEACHER])] / times[ANCHOR][max(times[ANCHOR])]
+    bytes_, speed = f"{size[ANCHOR]:,} against {size[LOLCATS]:,}", f"{ratio:.2f} times"
+    return [
+        claims.claim("Anchor recalls more than LoLCATs", "2.3 to 3.1 times", claims.points(better),
+                     claims.above(better), WHY_RECALL),
+        claims.claim("Anchor has fewer bytes of state than LoLCATs", "12.6 against 129.0 MB", bytes_,
+                     _over(size[LOLCATS], size[ANCHOR])),
+        claims.claim("Anchor reads and writes faster than the teacher", "4.3 times", speed, _over(ratio, 1), WHY_TIME),
+        claims.claim("Anchor's MMLU is 6.7 to 8.9 points above LoLCATs'", "91 to 95 % of the teacher's",
+                     "not measured", claims.NOT_COMPARABLE, WHY_MMLU),
+    ]  # fmt: skip
 
 
 def timed(lab: Lab) -> dict[str, dict[int, float]]:
@@ -162,16 +183,10 @@ def end_to_end(model: Any, length: int, rows: int, new_tokens: int) -> float:
 
 
 def _per_token(row: Mapping[int, float]) -> float:
-    """Milliseconds that one more token of the prompt costs, from the shortest to the longest; of a single length, all."""
+    """Milliseconds a token, or seconds for 1,000, from the shortest prompt to the longest; of a single length, all."""
     first, last = min(row), max(row)
     return (row[last] - row[first]) / (last - first) if last > first else row[last] / last
 
 
 def _over(first: float, second: float) -> str:
     return claims.AGREES if first > second else claims.NOT
-
-
-def _gap(found: Mapping[str, dict[str, Any]], first: str, second: str) -> dict[str, Any] | None:
-    if found[first]["value"] is None or found[second]["value"] is None:
-        return None
-    return SUITES["ar"].compare(found[first], found[second], 0)["first_minus_this"]

@@ -17,8 +17,8 @@ ALL = "all"
 class Item:
     """build: measures the item and returns its tables, claims, figures and notes as plain data.
 
-    texts: whether texts are read; base: whether the scale's model is; sizes: the parts of the scale's `measures` that it
-    uses. An item with none of them follows from plans and shapes alone.
+    texts: whether texts are read; base: whether the scale's model is; sizes: the parts of the scale's `measures` that
+    it uses. An item with none of them follows from plans and shapes alone.
     """
 
     title: str

@@ -62,7 +62,7 @@ def untrained(run: Run, names: Sequence[str]) -> list[str]:
 
 
 def analysed(lab: Lab, run: Run, name: str, what: str, store: TokenStore | None = None) -> dict[str, Any]:
-    """One of `anchorlm analyze` of a trained row at the scale's sizes, kept once measured. store: the evaluation text."""
+    """An analysis of a trained row at the scale's sizes, kept once measured. store: by default the evaluation text."""
     row, text, options = run.built[name], store or run.stores[TEST], _options(lab, what)
     digest = row.digest()
     key = {"reproduce": what, "row": digest, "text": [text.content_hash, text.tokenizer_hash]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import yaml
@@ -17,9 +18,15 @@ TITLE = "The paper's tables and figures, measured again"
 PARTS = ("tables", "claims", "figures", "notes")
 
 
+@cache
+def printed() -> dict[str, Any]:
+    """What the paper prints: its name, and by item caption and rows."""
+    return yaml.safe_load(packaged("paper.yaml"))
+
+
 def result(found: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     """What reproduce.json holds. found: what was kept of each item, empty where nothing was."""
-    paper = yaml.safe_load(packaged("paper.yaml"))
+    paper = printed()
     return {
         "kind": "reproduction",
         "source": paper["source"],
@@ -29,7 +36,7 @@ def result(found: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
 
 def shown(name: str, found: Mapping[str, Any]) -> str:
     """What the pages show of one kept item, figures included; fails, as Python does, where a part of it is missing."""
-    item = _item(name, yaml.safe_load(packaged("paper.yaml"))["items"][name], found)
+    item = _item(name, printed()["items"][name], found)
     return "\n".join([*_section(item), *(svg for _, svg in drawn(item))])
 
 

@@ -18,7 +18,7 @@ SUITES = ("ar", "niah", "ruler")
 
 
 class Timing(Strict):
-    """Prompts of `lengths` tokens, so many `rows` at once, and `new_tokens` written after each; the best of `rounds`."""
+    """Prompts of `lengths` tokens, so many `rows` at once, `new_tokens` written after each; the best of `rounds`."""
 
     lengths: tuple[int, ...] = Field((512, 1024), min_length=1)
     rows: int = Field(1, ge=1)
@@ -41,7 +41,7 @@ class MadSizes(Strict):
 
 
 class Measures(Strict):
-    """Options of `anchorlm analyze` and of suites of `anchorlm eval`, by name, as those verbs take them; and the rest."""
+    """Options of analyses and suites by name, as the verbs analyze and eval take them, and sizes of the rest."""
 
     similarity: dict[str, Any] = {}
     knockout: dict[str, Any] = {}

@@ -72,7 +72,7 @@ def figure11(lab: Lab) -> dict[str, Any]:
     return {
         "tables": [{"title": "", "heads": heads, "rows": lines, "texts": 1}],
         "claims": [
-            claims.claim(f"the rotation takes a few planes: {found['leading']} of {found['head_dim'] // 2} hold most of it",
+            claims.claim(f"the rotation takes a few planes: {found['leading']} of {found['head_dim'] // 2} hold most",
                          "drawn", f"{most} of {len(readers)} readers, in three quarters of their heads",
                          _all(most, len(readers)), WHY),
         ],
@@ -109,6 +109,7 @@ def _note(found: Mapping[str, Any], lab: Lab) -> str:
     assert trained_for is not None
     steps = trained_for.stage1.steps + trained_for.stage2.steps
     return (
-        f"{found['head_dim']} channels a head; quartiles over heads; null: {found['null']['draws']} random skew-symmetric "
-        f"generators of the same size. The maps have had {steps} steps. Read-outs of {found['n']} pieces of text."
+        f"{found['head_dim']} channels a head; quartiles over heads; null: {found['null']['draws']} random "
+        f"skew-symmetric generators of the same size. The maps have had {steps} steps. Read-outs of {found['n']} "
+        "pieces of text."
     )
