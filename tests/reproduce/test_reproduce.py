@@ -2,6 +2,7 @@
 
 import json
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +12,21 @@ from anchorlm.cli import __main__ as program
 from anchorlm.core import UserError
 from anchorlm.plan import ModelShape
 from anchorlm.presets import build
-from anchorlm.reproduce import ITEMS, claims, load_scale, page, reproduce, shapes, table1, table2
+from anchorlm.reproduce import (
+    ITEMS,
+    branches,
+    claims,
+    costs,
+    hybrid,
+    load_scale,
+    outline,
+    page,
+    reproduce,
+    shapes,
+    table1,
+    table2,
+    table4,
+)
 from anchorlm.reproduce.lab import losses, mean_documents
 from anchorlm.reproduce.scale import fixed_rows, packaged
 from anchorlm.results import Job, run
@@ -228,6 +243,84 @@ def test_coverage_counts_what_a_token_sees():
         far = {t for t in range(length) if t < last // chunk * chunk}
         neither = set(range(length)) - near - far
         assert shapes.coverage(length, window, chunk) == (len(near), len(far), len(neither))
+
+
+def test_the_outline_names_each_row_once_and_what_is_trained(home, done, tmp_path, capsys):
+    scale = load_scale(home / "tiny.yaml")
+    found = outline("all", scale, job(home, tmp_path / "none"))
+    assert found["items"] == list(ITEMS) and found["mad"] == {"trainings": 2, "steps": 1}
+    assert len(found["rows"]) == 4 + 9 and not any(row["trained"] for row in found["rows"])
+    assert found["tokens"] == 32 * (4 * 2 + 6 * 2 + 3 * 1) and found["seconds"] > 0
+    after = outline("all", scale, job(home, done[0]))
+    assert all(row["trained"] for row in after["rows"]) and after["tokens"] == after["seconds"] == 0
+    said = [line.removesuffix(": training") for line in done[2] if line.endswith(": training")]
+    assert sorted(said) == sorted(row["row"] for row in found["rows"]), "items train what they name"
+    given = ["--scale", str(home / "tiny.yaml"), "--dry-run", "-o", str(tmp_path / "none")]
+    assert program.run(["reproduce", "table2", "figure9", *given]) == 0
+    shown = capsys.readouterr().out
+    assert "anchor-no-map" in shown and "tokens, about 0:0" in shown and "MAD" not in shown
+    assert not (tmp_path / "none").exists()
+
+
+def measured(*values):
+    return {"value": sum(values) / len(values), "samples": [
+        {"id": str(n), "score": value} for n, value in enumerate(values)]}  # fmt: skip
+
+
+def test_a_hybrid_beside_its_teacher():
+    """Ten questions each: near the teacher, clearly below it, and a teacher that has nothing to lose."""
+    lab = SimpleNamespace(scale=SimpleNamespace(seed=0))
+    rows = {"teacher": measured(*[1] * 10), "swa-lora": measured(*[0] * 10)}
+
+    def verdict(other, *values):
+        found = rows | {"anchor-hybrid": measured(*values)}
+        return hybrid._claim(lab, "ruler", found, other, "")["verdict"]
+
+    assert verdict("teacher", *[1] * 10) == claims.AGREES and verdict("swa-lora", *[1] * 10) == claims.AGREES
+    assert verdict("teacher", *[0] * 10) == claims.NOT and verdict("swa-lora", *[0] * 10) == claims.UNCLEAR
+    assert verdict("teacher", *[1] * 9, 0) == claims.UNCLEAR
+    rows["teacher"] = measured(*[0] * 10)
+    assert verdict("teacher", *[0] * 10) == claims.NOT_COMPARABLE
+
+
+def test_intervals_that_are_apart():
+    high, low, wide = estimate(0.9, 0.8, 1.0), estimate(0.5, 0.4, 0.6), estimate(0.7, 0.5, 0.9)
+    assert claims.apart(high, low) == claims.AGREES and claims.apart(low, high) == claims.NOT
+    assert claims.apart(high, wide) == claims.UNCLEAR and claims.apart(None, low) == claims.NOT_COMPARABLE
+    assert claims.within(estimate(0.1, -0.1, 0.15), 0.2) == claims.AGREES
+    assert claims.within(estimate(-0.5, -0.6, -0.4), 0.2) == claims.NOT
+    assert claims.within(estimate(0.2, 0.1, 0.3), 0.2) == claims.UNCLEAR and claims.within(None, 1) != claims.AGREES
+
+
+def test_the_gap_of_layers_and_the_rise_beyond_the_window():
+    rise = {"near": {"value": 9.0, "targets": 50}, "a": {"value": 1.0, "targets": 1}, "b": {"value": 3.0, "targets": 3}}
+    assert branches.far({"change": rise}, ["a", "b", "c"]) == pytest.approx(2.5)
+    assert branches.far({"change": {"near": rise["near"]}}, ["a"]) is None
+    found = branches.gap([1.0, 1.2], [0.1, 0.0, 0.2], 0)
+    assert found["value"] == pytest.approx(1.0) and 0.7 < found["interval"][0] < 1.0 < found["interval"][1] < 1.3
+    assert branches.gap([1.0], [0.5], 0) == {"value": 0.5, "interval": None} and branches.gap([], [1.0], 0) is None
+
+
+def test_columns_of_mad_are_compared_seed_by_seed():
+    def verdict(first, second):
+        pair = [values and {"mean": np.mean(values), "deviation": None, "values": values} for values in (first, second)]
+        return table4._higher(*pair, "", "")["verdict"]
+
+    assert verdict([0.9, 0.8], [0.7, 0.7]) == claims.AGREES and verdict([0.5, 0.6], [0.7, 0.7]) == claims.NOT
+    assert verdict([0.9, 0.6], [0.7, 0.7]) == claims.UNCLEAR and verdict(None, [0.7]) == claims.NOT_COMPARABLE
+
+
+def test_time_is_that_of_reading_and_writing():
+    found = {"teacher": {10: 100.0, 20: 300.0}, "anchor-f": {10: 90.0, 20: 120.0}, "anchor": {10: 50.0, 20: 60.0}}
+    first, second, third = costs._time_claims(found)
+    assert first["ours"].startswith("20.00 against 1.00 s") and second["ours"] == "5.00 times at 20"
+    assert third["ours"] == "2.00 times at 20" and {c["verdict"] for c in (first, second, third)} == {claims.AGREES}
+    read = []
+    model = tiny_llama()
+    model.register_forward_pre_hook(
+        lambda module, args, kwargs: read.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
+    )
+    assert costs.end_to_end(model, 20, 3, 4) > 0 and read == [(3, 20), (3, 1), (3, 1), (3, 1)]
 
 
 def test_items_of_shapes_need_no_text(tmp_path, capsys):

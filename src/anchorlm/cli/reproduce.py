@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -26,6 +26,7 @@ Base = Annotated[str | None, typer.Option("--base", metavar="BASE", help="anothe
 Context = Annotated[int | None, typer.Option(min=2, help="tokens of an evaluation piece")]
 Limit = Annotated[int | None, typer.Option(min=1, help="evaluation pieces at most")]
 NoTrain = Annotated[bool, typer.Option("--no-train", help="measure what is trained already")]
+Dry = Annotated[bool, typer.Option("--dry-run", help="list what is trained, and about how long; change nothing")]
 Page = Annotated[bool, typer.Option("--page", help="run nothing, write the page from what is kept")]
 
 
@@ -40,6 +41,7 @@ def reproduce(
     context: Context = None,
     limit: Limit = None,
     no_train: NoTrain = False,
+    dry_run: Dry = False,
     page: Page = False,
     dtype: options.Dtype = "auto",
     device: options.Device = "cpu",
@@ -51,7 +53,7 @@ def reproduce(
     """
     sets = options.parse_sets(set_)
     from ..core import UserError
-    from ..reproduce import load_scale
+    from ..reproduce import load_scale, outline
     from ..reproduce import reproduce as measure
     from ..reproduce.items import ITEMS, chosen
     from ..reproduce.scale import fixed_rows
@@ -59,7 +61,7 @@ def reproduce(
     from ..settings import flatten
 
     wanted = options.listed(names or [])
-    if not page:
+    if not (page or dry_run):
         readers = [name for name in chosen(wanted) if ITEMS[name].texts]
         if readers and not data:
             raise UserError(f"{readers[0]} needs --data: the text on which every row is evaluated")
@@ -72,6 +74,20 @@ def reproduce(
         tuple(data), Path(out), train=tuple(train), train_rows=not no_train, measure=not page, dtype=dtype,
         device=options.check_device(device),
     )  # fmt: skip
+    if dry_run:
+        found = outline(wanted, sizes, job)
+        return show.emit(found) if json else _outline(found)
     with show.Progress("", unit="done") as progress:
         result = measure(wanted, sizes, job, progress.named, show.note)
     show.emit(result) if json else show.line((Path(out) / "reproduce.md").read_text(encoding="utf-8"))
+
+
+def _outline(found: dict[str, Any]) -> None:
+    title = f"{', '.join(found['items'])}: rows that are trained, each once"
+    show.table(found["rows"], title, right=["steps", "tokens"])
+    if found["mad"]:
+        show.line(
+            f"MAD: {found['mad']['trainings']} small models of at most {found['mad']['steps']} steps, from scratch"
+        )
+    about = show.clock(found["seconds"])
+    show.line(f"training what is not: {found['tokens']:,} tokens, about {about} at this machine's present speed")

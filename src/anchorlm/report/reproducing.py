@@ -66,7 +66,7 @@ def lines(spec: dict[str, Any], name: str) -> str:
     axis.set_xscale("log", base=2)
     axis.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
     axis.minorticks_off()
-    axis.set_ylim(bottom=0)
+    axis.set_ylim(0, spec.get("top"))
     return _named(figure, axis, spec, f"{name}-lines")
 
 

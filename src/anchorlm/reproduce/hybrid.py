@@ -10,6 +10,7 @@ from . import claims
 from .lab import Lab, answered, ask, trained
 
 TEACHER, HYBRID, OTHER, WINDOW = "teacher", "anchor-hybrid", "liger-hybrid", "swa-lora"
+ASKED, SEARCHED = (TEACHER, HYBRID, WINDOW), (TEACHER, HYBRID, OTHER, WINDOW)  # by Table 5, by Figure 10
 LOSS = 0.1  # of the questions, that a hybrid may answer less than its teacher and still be near it
 WHAT = {"ruler": "RULER", "niah": "needles"}
 OTHERS = {OTHER: "the other hybrid", WINDOW: "a window alone"}
@@ -23,7 +24,7 @@ WHY = {
 
 def table5(lab: Lab) -> dict[str, Any]:
     """RULER at each length."""
-    found, asked = _measured(lab, "ruler", (TEACHER, HYBRID, WINDOW))
+    found, asked = _measured(lab, "ruler", ASKED)
     tasks = ", ".join(dict.fromkeys(cell["task"] for cell in found[TEACHER]["cells"]))
     notes = [f"RULER, {tasks}, {_count(found)}; the paper has all 13 tasks.", *asked.material.notes]
     paper = {TEACHER: "98.3 against 92.3 at 4K, 82.9 against 85.7 at 16K", WINDOW: "no such control"}
@@ -32,7 +33,7 @@ def table5(lab: Lab) -> dict[str, Any]:
 
 def figure10(lab: Lab) -> dict[str, Any]:
     """Needles at each length; the other hybrid is a Liger with as many full layers."""
-    found, _ = _measured(lab, "niah", (TEACHER, HYBRID, OTHER, WINDOW))
+    found, _ = _measured(lab, "niah", SEARCHED)
     notes = [
         f"A number hidden in the evaluation text, {_count(found)}. The paper's other hybrid is LoLCATs with 18.75 % of "
         "softmax layers; ours is Liger with every fourth."
@@ -62,7 +63,7 @@ def _page(
         "claims": [_claim(lab, suite, found, name, printed) for name, printed in paper.items()],
         "figures": [
             {"kind": "lines", "caption": f"{WHAT[suite]} answered, by length", "x": "tokens of the prompt",
-             "y": "answered, %", "series": series}
+             "y": "answered, %", "top": 105, "series": series}
         ],
         "notes": [*notes, "95 % by bootstrap over questions; differences in points, paired by question."],
     }  # fmt: skip
