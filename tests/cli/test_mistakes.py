@@ -149,6 +149,7 @@ WRITERS = [
     ("quickstart",),
     ("convert", "{base}", *TINY),
     ("merge", "{folder}"),
+    ("train", "{folder}", "--data", "{tmp}/text.txt"),
 ]
 
 

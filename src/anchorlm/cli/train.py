@@ -36,12 +36,13 @@ def train(
 ) -> None:
     """Train memory, gates and read maps, then LoRA, as the recipe says. The same command goes on after a stop."""
     options.use_rules(rules)
-    from ..core import UserError, seed_all
+    from ..core import UserError, check_folder, seed_all
     from ..settings import load_recipe
 
     chosen = load_recipe(recipe, [*set_, *options.mix_overrides(mix)])
     if not dry_run and not (data and out):
         raise UserError("train needs --data and --out, unless --dry-run")
+    check_folder(out or None)
     from rich.console import Console
 
     from ..convert.load import load
