@@ -62,7 +62,11 @@ def _speeds(cell: Row | None) -> list[str]:
     if cell is None:
         return ["not run", "-", "-", "-"]
     found = cell["speeds"]
-    return [text for kind in ("read", "write") for text in (f"{found[kind]:,.0f}", f"{found[f'{kind}_ratio']:.2f}")]
+    return [text for kind in ("read", "write") for text in (_rate(found[kind]), f"{found[f'{kind}_ratio']:.2f}")]
+
+
+def _rate(value: float) -> str:
+    return f"{value:,.0f}" if value >= 10 else f"{value:.1f}"
 
 
 def seed_lines(result: dict[str, Any]) -> list[str]:
