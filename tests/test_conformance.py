@@ -26,6 +26,7 @@ PLANS = {
     "linear": ("anchor-f", {"rule": "linear"}),
     "delta": ("anchor-f", {"rule": "delta"}),
     "kept": ("anchor-f", {"rule": "kept", "options": {"tokens": 4}}),
+    "kept-follow": ("anchor-f", {"rule": "kept", "options": {"tokens": 4, "follow": 0.1}}),
     "kept-one-head": ("anchor-f", {"rule": "kept", "heads": [1], "options": {"tokens": 4}}),
     "lolcats": ("lolcats", {"options": HEDGEHOG}),
     "lolcats-terrace": ("lolcats", {"kind": "terrace", "options": HEDGEHOG}),

@@ -16,6 +16,11 @@ def positive(value: Any, where: str) -> None:
         raise UserError(f"{where} is {value!r}; it must be a positive number")
 
 
+def not_negative(value: Any, where: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
+        raise UserError(f"{where} is {value!r}; it must be a finite number of at least 0")
+
+
 def whole(value: Any, least: int, where: str) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise UserError(f"{where} is {value!r}; it must be a whole number of at least {least}")
@@ -262,6 +267,8 @@ class KeptOptions(RuleOptions):
         "key-norm", which keeps the shortest keys (arXiv 2406.11430); "decay", a gate whose score fades with age
         (TRIM-KV, arXiv 2512.03324).
     width: hidden width of the gate.
+    follow: a token right behind one with score s has a score of at least s - follow, so that what is copied is kept to
+        its end and one token more; null leaves every token its own score. For "gate", whose scores are logarithms.
     positions: "compact" reads the kept tokens in order right behind the window, so that no distance is longer than
         the model has seen; "true" leaves them where they were.
     """
@@ -276,6 +283,7 @@ class KeptOptions(RuleOptions):
     tokens: int = 128
     choose: str = "gate"
     width: int = 128
+    follow: float | None = None
     positions: str = "compact"
 
     def __post_init__(self) -> None:
@@ -287,6 +295,10 @@ class KeptOptions(RuleOptions):
         whole(self.width, 1, f"{where}.width")
         one_of(self.choose, ("gate", "recent", "key-norm", "decay"), f"{where}.choose")
         one_of(self.positions, ("compact", "true"), f"{where}.positions")
+        if self.follow is not None:
+            not_negative(self.follow, f"{where}.follow")
+            if self.choose != "gate":
+                raise UserError(f"{where}.follow is {self.follow:g}; it is for choose 'gate', not {self.choose!r}")
 
     def check_window(self, where: str, window: int, delay: int, positions: int | None) -> None:
         if positions and self.tokens + window > positions:
@@ -297,8 +309,9 @@ class KeptOptions(RuleOptions):
             raise UserError(f"{where}.tokens is {self.tokens}; {least}")
 
     def state_bytes(self, heads: int, dim: int, element: int) -> dict[str, int]:
-        """A key, a value, an fp32 score and a 4-byte position for each token."""
-        return {"kept tokens": self.tokens * heads * (2 * dim * element + WIDE_BYTES + 4)}
+        """A key, a value, an fp32 score and a 4-byte position for each token; with `follow` the newest one's score."""
+        newest = 0 if self.follow is None else heads * WIDE_BYTES
+        return {"kept tokens": self.tokens * heads * (2 * dim * element + WIDE_BYTES + 4) + newest}
 
     def token_elements(self, heads: int) -> int:
         return heads

@@ -23,6 +23,9 @@ CASES = {
     "query-heads": {"heads": "q", "options": {"tokens": 3}},
     "chunk-of-one": {"chunk": 1, "options": {"tokens": 4}},
     "a-full-head": {"options": {"tokens": 3}, "full": 1},
+    "follow": {"options": {"tokens": 4, "follow": 0.02}},
+    "follow-chunk-of-one": {"chunk": 1, "options": {"tokens": 4, "follow": 0}},
+    "follow-lag-of-one-head": {"lag": 1, "chunk": 3, "heads": [1], "options": {"tokens": 4, "follow": 0.1}},
     "one-head": {"heads": [1], "options": {"tokens": 3}},
     "one-head-key-norm": {"heads": [0], "options": {"tokens": 4, "choose": "key-norm"}},
     "one-head-beside-a-full-one": {"heads": [0], "options": {"tokens": 3}, "full": 1},
@@ -60,6 +63,8 @@ def by_loop(model, x):
         among = taken.index(group) * (q.shape[0] // k.shape[0]) + head % (q.shape[0] // k.shape[0])
         state = among // (len(taken) * (q.shape[0] // k.shape[0]) // attention.writers["s"].heads)
         mine = scores[:, state]
+        if options.follow is not None:
+            mine = torch.cat([mine[:1], torch.maximum(mine[1:], mine[:-1] - options.follow)])
 
         worth = mine.tolist()
 

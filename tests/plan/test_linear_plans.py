@@ -23,6 +23,10 @@ BAD = {
     "no sums to share": (slots(mix="shared"), "slots.a.mix is 'shared'; rule 'swiglu-ttt' takes add, sum, convex"),
     "gla has no sums": (slots(rule="gla", mix="shared"), "slots.a.mix is 'shared'; rule 'gla' takes add, sum"),
     "heads of a rule of all": (slots(rule="linear", heads=[1]), r"slots.a.heads is \[1\]; rule 'linear' takes q or"),
+    "follow without a gate": (
+        slots(rule="kept", options={"choose": "recent", "follow": 1}), "options.follow is 1; it is for choose",
+    ),
+    "follow below 0": (slots(rule="kept", options={"follow": -1}), "options.follow is -1; it must be a finite"),
     "a head twice": (slots(rule="kept", heads=[1, 1]), r"slots.a.heads is \[1, 1\]; name at least one KV head, each"),
     "no head": (slots(rule="kept", heads=[]), r"slots.a.heads is \[\]; name at least one KV head"),
     "head out of range": (slots(rule="kept", heads=[2]), "slots.a.heads names head 2; the model has KV heads 0 to 1"),

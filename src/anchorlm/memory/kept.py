@@ -18,6 +18,7 @@ from ..rules import KeptOptions
 from .base import Memory, Weights, affine
 
 EMPTY = -1e30  # the score of a place that nothing fills: finite, so that a state holds numbers only
+NEWEST = "newest"  # of a state with `follow`: the last written token's own score
 SCORE_START = -6.0  # near the logarithm of the usual highest attention, on which a gate is trained
 
 
@@ -49,8 +50,9 @@ class Gate(nn.Module):
 class KeptMemory(Memory, rule="kept"):
     """M tokens a KV head: keys before RoPE and values [B, H, M, d], scores and positions [B, H, M, 1], in text order.
 
-    A place that nothing fills has position -1. The score also enters the attention logit of its token, times
-    `bonus`, which starts at 0: that is how next-token training reaches the gate.
+    A place that nothing fills has position -1. With `follow` also the newest token's own score [B, H, 1, 1]. The score
+    also enters the attention logit of its token, times `bonus`, which starts at 0: that is how next-token training
+    reaches the gate.
     """
 
     feature_map = None
@@ -78,18 +80,29 @@ class KeptMemory(Memory, rule="kept"):
     def start(self, rows: int, like: Tensor | None = None) -> Weights:
         assert like is not None
         size = (rows, self.heads, self.options.tokens)
-        return {
+        wide = {"dtype": widen(like[:0]).dtype, "device": like.device}
+        newest = {} if self.options.follow is None else {NEWEST: torch.full((rows, self.heads, 1, 1), EMPTY, **wide)}
+        return newest | {
             "keys": like.new_zeros(*size, self.dim),
             "values": like.new_zeros(*size, self.dim),
-            "scores": torch.full((*size, 1), EMPTY, dtype=widen(like[:0]).dtype, device=like.device),
+            "scores": torch.full((*size, 1), EMPTY, **wide),
             "positions": torch.full((*size, 1), -1, dtype=torch.int32, device=like.device),
         }
 
     def write(self, state: Weights, k: Tensor, v: Tensor, extra: Weights) -> Weights:
         places = extra["positions"][:, None, :, None].expand(*k.shape[:3], 1).to(torch.int32)
-        new = {"keys": k, "values": v, "scores": self._scores(extra, places), "positions": places}
-        stream = {name: torch.cat([state[name], new[name]], 2) for name in state}
-        return best(stream, self._order(stream), self.options.tokens)
+        scores = self._scores(extra, places)
+        new = {"keys": k, "values": v, "scores": self._followed(state, scores), "positions": places}
+        stream = {name: torch.cat([state[name], new[name]], 2) for name in new}
+        newest = {} if self.options.follow is None else {NEWEST: scores[:, :, -1:]}
+        return best(stream, self._order(stream), self.options.tokens) | newest
+
+    def _followed(self, state: Weights, scores: Tensor) -> Tensor:
+        """[B, H, C, 1]: no token far below the one before it. A copy ends with what came after its last token."""
+        if self.options.follow is None:
+            return scores
+        before = torch.cat([state[NEWEST], scores[:, :, :-1]], 2)
+        return torch.maximum(scores, before - self.options.follow)
 
     def _scores(self, extra: Weights, places: Tensor) -> Tensor:
         if self.options.choose == "recent":
