@@ -4,6 +4,7 @@ import importlib.util
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -234,3 +235,14 @@ def test_the_tool_brings_page_and_records_into_the_documentation(done, tmp_path,
     text = (tmp_path / "docs" / "results.md").read_text()
     assert "old\n" not in text and text.count("| gates-lora |") == 5 and text.endswith("more\n")
     assert {path.stem for path in (tmp_path / "docs" / "results").iterdir()} == {"older", "swa", "gates", "gates-lora"}
+
+
+def test_an_option_that_a_rule_gets_later_changes_no_digest(home):
+    """What rows were measured under stays theirs while they leave the new option out."""
+
+    def digest(options):
+        plan = SimpleNamespace(to_dict=lambda: {"slots": {"k": {"options": options}}})
+        return rows.Built(table.rows[0], plan, None, None, place).digest()
+
+    table, place = load_table(home / "table.yaml"), SimpleNamespace(fingerprint="f", dtype="float32", out=home)
+    assert digest({"tokens": 4}) == digest({"tokens": 4, "follow": None}) != digest({"tokens": 4, "follow": 0.5})

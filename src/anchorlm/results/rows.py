@@ -86,7 +86,7 @@ class Built:
 
     def digest(self) -> str:
         """16 hex digits that change with the row's weights, plan, base or dtype; no model is opened for them."""
-        facts = [self.plan.to_dict(), self.place.fingerprint, self.place.dtype]
+        facts = [_said(self.plan.to_dict()), self.place.fingerprint, self.place.dtype]
         found = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
         for path in _weights(self.folder) if self.recipe else ():
             found.update(path.read_bytes())
@@ -145,6 +145,13 @@ class Built:
 
     def _start_facts(self) -> dict[str, str]:
         return {"row": self.start.row.name, "weights": self.start.digest()} if self.start else {}
+
+
+def _said(values: Any) -> Any:
+    """Without what is null: an option that a rule gets later changes no row that leaves it out."""
+    if not isinstance(values, dict):
+        return values
+    return {name: _said(value) for name, value in values.items() if value is not None}
 
 
 def build_rows(table: Table, plans: dict[str, Plan], place: Place) -> dict[str, Built]:
