@@ -33,7 +33,7 @@ from .presets import build
 from .report import write_report
 
 BASE = "smollm2-135m-q4_1"
-ADAPTER = "smollm2-135m-kept"
+ADAPTER = "smollm2-135m-kept-heads"
 OTHER = ("smollm2-135m-hybrid", "full attention in 4 layers")  # beside it, with the name it has in tables
 NAME = "hybrid"  # of the adapter's model, in tables and plots
 WINDOW = 128
