@@ -118,16 +118,16 @@ def lizard(
 
 
 def titan_llama(
-    shape: ModelShape, segment: int = WINDOW, converted: int | list[int] = 4, later: str = "full",
+    shape: ModelShape, segment: int | None = None, converted: int | list[int] = 4, later: str = "full",
     window: int = WINDOW, sinks: int = SINKS, groups: Groups | None = None, rest: str = "own", **slot: Any,
 ) -> Plan:  # fmt: skip
     """Titan-Llama (arXiv 2610.19210): attention inside segments, and all before them in a neural memory a KV head.
 
-    converted: how many of the first layers, or which. later: what the others see, "full" or a "window" of `window`
-    tokens with `sinks`. groups, rest: as `_remembering` says.
+    segment: tokens, as many as `window` if none is given. converted: how many of the first layers, or which. later:
+    what the others see, "full" or a "window" of `window` tokens with `sinks`. groups, rest: as `_remembering` says.
     """
     one_of(later, ("full", "window"), "later")
-    chosen = _converted(converted, shape.layers)
+    chosen, segment = _converted(converted, shape.layers), window if segment is None else segment
     others = Reach() if later == "full" else Reach("window", window, sinks)
     reaches = [Reach("segment", segment=segment) if i in chosen else others for i in range(shape.layers)]
     own = {"rule": "nmm", "lag": "segment", "chunk": segment}

@@ -139,7 +139,7 @@ class _Run:
             models = views.controls(self.model) | ({OTHER[1]: load(other)[0]} if other else {})
             result = run_eval(
                 self.model, self.tokenizer, "ppl", text, s.context, name=NAME, versus=models, limit=s.documents,
-                seed=s.seed,
+                seed=s.seed, progress=lambda what, done, total: self.say(f"  {what}: {done} of {total} done"),
             )["ppl"]  # fmt: skip
         for line in lines(*table(result)):
             self.say("  " + line)

@@ -34,7 +34,9 @@ def _check(files: list[str], json: bool) -> None:
     if json:
         show.emit({"checks": rows})
     else:
-        show.table([row | {"broken": row["broken"] or "kept"} for row in rows])
+        show.table([row | {"broken": row["broken"] or "-"} for row in rows])
+    if not broken and not json:
+        show.note(f"all {len(rows)} checks hold")
     if broken:
         first = broken[0]
         said = f"{first['check']} on {first['family']}: {first['broken']}"

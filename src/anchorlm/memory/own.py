@@ -54,7 +54,7 @@ def _run(path: Path, said: str, name: str) -> None:
     sys.modules[name] = module  # dataclasses look their own module up while it is made
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         sys.modules.pop(name)
         for rule in _rules_of(name):
             del Memory.rules[rule], RULES[rule]
