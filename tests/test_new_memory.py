@@ -132,6 +132,7 @@ MISTAKES = {
     "none.py": (None, "rules file none.py: no such file"),
     "empty.py": ("x = 1\n", "adds no rule; see docs/new-memory.md"),
     "bad.py": ("1 / 0\n", "cannot be used: ZeroDivisionError: division by zero"),
+    "exits.py": ("import sys\nsys.exit(0)\n", "cannot be used: SystemExit: 0"),
     "worse.py": ("def f(:\n", "cannot be used: SyntaxError"),
     "rules.txt": ("x = 1\n", "its name must end in .py"),
     "taken.py": (SOURCE.replace('"leaky"', '"linear"'), "rule 'linear' is there already, in anchorlm.memory.linear"),

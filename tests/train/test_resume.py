@@ -12,12 +12,14 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from rich.console import Console
 from tiny import PLAN, tiny_hybrid, tiny_recipe, tiny_store
 
 from anchorlm.core import UserError
 from anchorlm.train import train
 from anchorlm.train.checkpoint import checkpoints
+from anchorlm.train.folder import check_identity
 from anchorlm.train.sinks import read_metrics
 from small import char_tokenizer
 
@@ -129,6 +131,16 @@ def test_another_run_is_refused(straight, changes, words):
         go(straight, **changes)
     assert all(word in str(caught.value) for word in words), str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_weights_in_another_dtype_are_another_run(straight):
+    """With `dtype: auto` the recipe says nothing of it: what counts is what the model was loaded in."""
+    model = tiny_hybrid(PLAN)
+    model.backbone.to(torch.bfloat16)
+    console = Console(file=io.StringIO(), width=200)
+    with pytest.raises(UserError, match="dtype was 'float(32|64)', now 'bfloat16'"):
+        train(model, char_tokenizer(), tiny_recipe(), tiny_store(), straight, console=console)
+    check_identity({"recipe": {}}, {"recipe": {}, "dtype": "bfloat16"}, straight)
 
 
 def test_saving_more_often_is_no_other_run(tmp_path):

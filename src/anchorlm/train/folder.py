@@ -32,7 +32,9 @@ def identity(recipe: Recipe, model: Any, store: Any, world: int = 1) -> dict[str
     data.batch counts the rows of all `world` processes, so that another number of them may go on with as many rows.
     """
     base = getattr(model.config, "base_fingerprint", None) or getattr(model.config, "base", None)
-    return identity_of(recipe, model.plan, store, base, world)
+    loaded = str(next(model.backbone.parameters()).dtype).removeprefix("torch.")
+    dtype = loaded if recipe.dtype == "auto" else recipe.dtype
+    return identity_of(recipe, model.plan, store, base, world) | {"dtype": dtype}
 
 
 def identity_of(recipe: Recipe, plan: Plan, store: Any, base: str | None, world: int = 1) -> dict[str, Any]:
@@ -57,8 +59,13 @@ def started_with(out: Path) -> dict[str, Any]:
 
 
 def check_identity(stored: dict[str, Any], wanted: dict[str, Any], path: Path) -> None:
-    """Raise UserError, naming the first thing that changed, unless the run may resume."""
-    if found := first_change(stored, wanted):
+    """Raise UserError, naming the first thing that changed, unless the run may resume.
+
+    The dtype is compared where both know it: not of a model that is not opened, nor of a run begun by an older version.
+    """
+    unknown = {"dtype"} - (stored.keys() & wanted.keys())
+    old, new = ({key: part for key, part in side.items() if key not in unknown} for side in (stored, wanted))
+    if found := first_change(old, new):
         raise UserError(
             f"checkpoint {path} belongs to another run: {found}; use the old value or another output folder"
         )
