@@ -121,6 +121,6 @@ def test_mistakes():
     assert "context 900 needs 1,800, as 2 pieces of 900" in told("similarity", context=900)
     assert told("similarity", ()) == "similarity needs --data: a text file or a folder of them"
     assert told("knockout", layers="9").endswith("the model has layers 0 to 3")
-    assert told("similarity", layers="1") == "analyze option layers has no meaning without knockout"
+    assert told("similarity", layers="1") == "analyze option layers has no meaning for similarity"
     assert told("cost") == "--data is given, but no analysis that was asked for reads text; leave it out"
     assert told("ablation", windows=(0,)) == "analyze option windows is [0]; give whole numbers of at least 1"

@@ -18,6 +18,7 @@ from ..rules import KeptOptions
 from .base import Memory, Weights, affine
 
 EMPTY = -1e30  # the score of a place that nothing fills: finite, so that a state holds numbers only
+GRID = 2.0**12  # steps of a score in one unit: finer differences do not decide, the earlier token stays
 NEWEST = "newest"  # of a state with `follow`: the last written token's own score
 SCORE_START = -6.0  # near the logarithm of the usual highest attention, on which a gate is trained
 
@@ -110,12 +111,15 @@ class KeptMemory(Memory, rule="kept"):
         return extra["score"].transpose(1, 2)[..., None]
 
     def _order(self, stream: Weights) -> Tensor:
-        """By what the tokens compete, [B, H, N]: the score itself, or with "decay" what age has left of it."""
+        """By what the tokens compete, [B, H, N]: the score itself, or with "decay" what age has left of it.
+
+        Equal tokens have equal scores but for rounding, which another cut of the text changes: the grid hides it.
+        """
         scores, places = stream["scores"].detach()[..., 0], stream["positions"][..., 0]
         if self.options.choose != "decay":
-            return scores
+            return torch.round(scores * GRID)
         age = places.amax(-1, keepdim=True) - places + 1
-        return torch.where(places < 0, scores, scores * age)
+        return torch.round(torch.where(places < 0, scores, scores * age) * GRID)
 
     def readable(self, state: Weights) -> Weights:
         """With "bias" [B, H, M, 1], what the score adds to a token's logit; 0 where no token is kept."""
