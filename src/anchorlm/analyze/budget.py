@@ -112,16 +112,15 @@ class Need:
 
     def _with_slot(self, plan: Plan, group: Sequence[int]) -> Plan:
         """The plan and a slot written by the group's first layer and read by all of it."""
-        entry: dict[str, Any] = {"rule": self.rule, "write": group[0], "read": list(group)}
-        entry |= {"chunk": min(self.window.window or 1, 64)} if self.rule == "kept" else {"chunk": self.window.window}
-        entry |= {"options": {"tokens": self.kept}} if self.rule == "kept" else {}
+        if self.rule == "kept":
+            return self._with_kept(plan, f"l{group[0]}", group, "kv", self.kept)
+        entry = {"rule": self.rule, "write": group[0], "read": list(group), "chunk": self.window.window}
         return self._with(plan, f"l{group[0]}", entry)
 
-    def _with_kept(self, plan: Plan, layer: int, heads: Sequence[int], tokens: int) -> Plan:
-        """The plan and a slot of exact tokens for these KV heads of one layer."""
-        entry: dict[str, Any] = {"rule": "kept", "write": layer, "chunk": min(self.window.window or 1, 64)}
-        entry |= {"heads": list(heads), "options": {"tokens": tokens}}
-        return self._with(plan, f"l{layer}h{''.join(map(str, heads))}", entry)
+    def _with_kept(self, plan: Plan, name: str, group: Sequence[int], heads: Any, tokens: int) -> Plan:
+        """The plan and a slot of exact tokens, for all KV heads ("kv") or for some."""
+        entry = {"rule": "kept", "write": group[0], "read": list(group), "chunk": min(self.window.window or 1, 64)}
+        return self._with(plan, name, entry | {"heads": heads, "options": {"tokens": tokens}})
 
     def _with(self, plan: Plan, name: str, entry: dict[str, Any]) -> Plan:
         slots = Plan.from_dict({"slots": {name: entry}}, self.shape.layers).slots
@@ -189,8 +188,8 @@ def _plan(need: Need, taken: Mapping[str, Sequence[Unit]], needy: set[tuple[int,
     layers = range(need.shape.layers)
     plan = Plan(tuple(_reach(need, [head for layer, head in full if layer == i]) for i in layers))
     if divided := _divided(need, taken.get("kept", ()), needy, full):
-        for part in divided:
-            plan = need._with_kept(plan, *part)
+        for layer, heads, tokens in divided:
+            plan = need._with_kept(plan, f"l{layer}h{''.join(map(str, heads))}", [layer], heads, tokens)
         return plan
     for _, group in _slots(taken):
         plan = need._with_slot(plan, group)
