@@ -185,6 +185,13 @@ def test_a_stopped_item_goes_on(home, tmp_path, monkeypatch):
     assert part["notes"][-1] == "Rows that are still to come: `ce` (not trained), `both` (not trained)."
     with pytest.raises(UserError, match="rows that are not trained: anchor-f; leave out --no-train"):
         reproduce("table1", scale, job(home, tmp_path / "out", train_rows=False), say=silent)
+    left = reproduce(["table1", "table2", "figure3", "figure5"], scale, job(home, tmp_path / "out", train_rows=False),
+                     say=said.append)  # fmt: skip
+    assert [name for name, item in by_name(left).items() if item["measured"]] == ["figure3", "figure5"]
+    assert list(left["skipped"]) == ["table1", "table2"]
+    reason = "rows that are not trained: anchor-f; leave out --no-train"
+    assert f"table1: left out; {reason}" in said and f": {reason}" in (tmp_path / "out" / "reproduce.md").read_text()
+    said.clear()
     found = reproduce("figure3", scale, job(home, tmp_path / "out"), say=said.append)
     assert by_name(found)["figure3"]["measured"] and not by_name(found)["table1"]["measured"]
     assert [line for line in said if line.endswith("training")] == ["ce: training", "both: training"]

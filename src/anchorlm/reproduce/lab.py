@@ -46,12 +46,16 @@ class Lab:
         return run
 
 
+class Untrained(UserError):
+    """An item lacks rows that are trained, and none may be trained now."""
+
+
 def trained(run: Run, names: Sequence[str], least: int) -> list[str]:
-    """Those of the rows that are trained. Raises UserError when fewer than `least` are, as without training."""
+    """Those of the rows that are trained. Raises Untrained when fewer than `least` are."""
     found = [name for name in names if run.built[name].ready]
     if len(found) < least:
         missing = ", ".join(name for name in names if name not in found)
-        raise UserError(f"rows that are not trained: {missing}; leave out --no-train")
+        raise Untrained(f"rows that are not trained: {missing}; leave out --no-train")
     return found
 
 

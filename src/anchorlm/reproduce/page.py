@@ -24,13 +24,14 @@ def printed() -> dict[str, Any]:
     return yaml.safe_load(packaged("paper.yaml"))
 
 
-def result(found: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    """What reproduce.json holds. found: what was kept of each item, empty where nothing was."""
+def result(found: Mapping[str, dict[str, Any]], skipped: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """What reproduce.json holds. found: what was kept of each item, empty where nothing was; skipped: why not."""
     paper = printed()
     return {
         "kind": "reproduction",
         "source": paper["source"],
         "items": [_item(name, paper["items"][name], found.get(name, {})) for name in ITEMS],
+        "skipped": dict(skipped or {}),
     }
 
 
@@ -75,7 +76,7 @@ def markdown(result: dict[str, Any]) -> str:
     lines += _summary(result["items"])
     for item in result["items"]:
         lines += _section(item) if item["measured"] else []
-    lines += _missing(result["items"])
+    lines += _missing(result["items"], result.get("skipped", {}))
     return "\n".join(lines)
 
 
@@ -123,8 +124,10 @@ def _names(names: list[str]) -> str:
     return shown + (f" and {len(names) - 2} more" if len(names) > 2 else "")
 
 
-def _missing(items: list[dict[str, Any]]) -> list[str]:
-    lines = [f"- {item['label']} ({item['title']})" for item in items if not item["measured"]]
+def _missing(items: list[dict[str, Any]], skipped: Mapping[str, str]) -> list[str]:
+    missing = [item for item in items if not item["measured"]]
+    why = [f": {skipped[item['name']]}" if item["name"] in skipped else "" for item in missing]
+    lines = [f"- {item['label']} ({item['title']}){reason}" for item, reason in zip(missing, why, strict=True)]
     return ["## Not measured", "", *lines, ""] if lines else []
 
 

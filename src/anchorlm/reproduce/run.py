@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from ..report.html import BROKEN, write_page
 from ..results import Job
 from . import page
 from .items import ITEMS, Item, chosen
-from .lab import Lab
+from .lab import Lab, Untrained
 from .scale import Scale
 
 PLAIN = ("base", "window", "sinks")  # of a scale: what a model is made from where nothing is trained
@@ -33,27 +33,35 @@ def reproduce(
     """Measure the items and write reproduce.json, reproduce.md and reproduce.html to job.out; returns the first.
 
     An item that was measured at the same scale on the same texts is taken as it is; one that was stopped goes on. With
-    job.measure False nothing is run. The page shows every item, also those of earlier runs and those not run yet.
-    Raises UserError for unknown items and, before anything is written, for texts that are missing.
+    job.measure False nothing is run. The page shows every item, also those of earlier runs and those not run yet. With
+    job.train_rows False, items whose rows are not trained are left out, and the page says why. Raises UserError for
+    unknown items, when all are left out and, before anything is written, for texts that are missing.
     """
     check_folder(job.out)
     wanted = chosen([names] if isinstance(names, str) else names) if job.measure else []
-    lab = Lab(scale, job, progress, say)
+    lab, skipped = Lab(scale, job, progress, say), {}
     for name in wanted:
-        item, key = ITEMS[name], _key(ITEMS[name], scale, job)
-        if _kept(job.out, name).get("key") == key:
+        key = key_of(ITEMS[name], scale, job)
+        if kept(job.out, name).get("key") == key:
             say(f"{name}: measured before")
             continue
-        say(f"{name}: {item.title}")
-        found = item.build(lab)
+        say(f"{name}: {ITEMS[name].title}")
+        try:
+            found = ITEMS[name].build(lab)
+        except Untrained as error:
+            skipped[name] = str(error)
+            say(f"{name}: left out; {error}")
+            continue
         with atomic_file(job.out / f"{name}.json") as file:
             facts = {"key": key, "texts": _names(job), "environment": environment()}
             json.dump({"kind": KIND, "name": name, **facts, **found}, file, indent=1)
-        _write(job.out)
-    return _write(job.out)
+        _write(job.out, skipped)
+    if skipped and len(skipped) == len(wanted):
+        raise Untrained(next(iter(skipped.values())))
+    return _write(job.out, skipped)
 
 
-def _key(item: Item, scale: Scale, job: Job) -> dict[str, Any]:
+def key_of(item: Item, scale: Scale, job: Job) -> dict[str, Any]:
     """All that fixes an item beside the package itself; nothing for one that follows from shapes."""
     sizes = scale.model_dump(mode="json")
     measures = sizes.pop("measures")
@@ -84,7 +92,7 @@ def _digest(files: Iterable[Path]) -> str:
     return found.hexdigest()[:16]
 
 
-def _kept(out: Path, name: str) -> dict[str, Any]:
+def kept(out: Path, name: str) -> dict[str, Any]:
     """What a run wrote of an item; empty when it did not, or the file is damaged."""
     try:
         found = json.loads((out / f"{name}.json").read_text(encoding="utf-8"))
@@ -93,8 +101,8 @@ def _kept(out: Path, name: str) -> dict[str, Any]:
         return {}
 
 
-def _write(out: Path) -> dict[str, Any]:
-    result = page.result({name: _kept(out, name) for name in ITEMS})
+def _write(out: Path, skipped: Mapping[str, str]) -> dict[str, Any]:
+    result = page.result({name: kept(out, name) for name in ITEMS}, skipped)
     with atomic_file(out / "reproduce.json") as file:
         json.dump(result, file, indent=1)
     with atomic_file(out / "reproduce.md") as file:
