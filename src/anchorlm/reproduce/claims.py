@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-AGREES, NOT, UNCLEAR, NOT_COMPARABLE = "agrees", "does not", "unclear", "not comparable"
+AGREES, NOT, UNCLEAR, NOT_COMPARABLE = "agrees", "disagrees", "unclear", "not comparable"
 Estimate = Mapping[str, Any]
 
 
