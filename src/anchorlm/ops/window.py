@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
@@ -136,26 +137,45 @@ def attend_partial(
     if reach.kind == "full":
         return Partial(_full(q, k, v, span, scale))
     found = bands(reach, span, cached, q.device, q.dtype) if plan is None else plan
-    return concatenate([_band(q, k, v, band, scale, sinks, normalise) for band in found])
+    rows, columns = [(band.first, band.last) for band in found], [(band.low, band.high) for band in found]
+    far = (None,) * len(found) if sinks is None else cut(sinks.queries, rows)
+    cuts = zip(cut(q, rows), far, cut(k, columns), cut(v, columns), found, strict=True)
+    return concatenate([_band(*parts, scale, sinks, normalise) for parts in cuts])
+
+
+def cut(x: Tensor, ranges: list[tuple[int, int]]) -> list[Tensor]:
+    """The ranges [low, high) of x [B, H, N, d] along N; they may overlap.
+
+    x is split once, and a range is put together from pieces: the gradient of a plain slice would be a tensor as long
+    as x for every range, and the cost of a backward pass quadratic in N.
+    """
+    edges = sorted({0, x.shape[2], *(edge for pair in ranges for edge in pair)})
+    pieces = x.split([high - low for low, high in pairwise(edges)], 2)
+    found = [pieces[edges.index(low) : edges.index(high)] for low, high in ranges]
+    return [part[0] if len(part) == 1 else torch.cat(part, 2) for part in found]
 
 
 def _band(
-    q: Tensor, k: Tensor, v: Tensor, band: Band, scale: float, sinks: Sinks | None, normalise: Normalise
+    q: Tensor,
+    far_q: Tensor | None,
+    k: Tensor,
+    v: Tensor,
+    band: Band,
+    scale: float,
+    sinks: Sinks | None,
+    normalise: Normalise,
 ) -> Partial:
     """A band's keys and, where they left the window, the sinks: [B, Hq, last - first, d]."""
-    part = slice(band.first, band.last)
-    columns = slice(band.low, band.high)
-    shape = q[:, :, part].shape
-    scores = _scores(q[:, :, part], k[:, :, columns], band.bias, scale)
-    if sinks is None or band.sink_bias is None:
+    scores = _scores(q, k, band.bias, scale)
+    if sinks is None or band.sink_bias is None or far_q is None:
         weights, mass, peak = normalise(scores, v.dtype)
-        summed = weights @ v[:, :, columns]
+        summed = weights @ v
     else:
-        far = _scores(sinks.queries[:, :, part], sinks.keys, band.sink_bias, scale)
+        far = _scores(far_q, sinks.keys, band.sink_bias, scale)
         count = far.shape[-1]
         weights, mass, peak = normalise(torch.cat([far, scores], -1), v.dtype)
-        summed = weights[..., :count] @ sinks.values + weights[..., count:] @ v[:, :, columns]
-    return Partial(summed.reshape(shape), *(x if x is None else x.reshape(*shape[:-1], 1) for x in (mass, peak)))
+        summed = weights[..., :count] @ sinks.values + weights[..., count:] @ v
+    return Partial(summed.reshape(q.shape), *(x if x is None else x.reshape(*q.shape[:-1], 1) for x in (mass, peak)))
 
 
 def _scores(q: Tensor, k: Tensor, bias: Tensor | None, scale: float) -> Tensor:

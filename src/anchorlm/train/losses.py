@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..plan import Plan
 
-CHUNK_ELEMENTS = 1 << 24  # logits that exist at a time: 64 MiB in float32
+CHUNK_ELEMENTS = 1 << 22  # logits that exist at a time, 16 MiB in float32: larger buffers are fetched anew each time
 
 
 @dataclass
