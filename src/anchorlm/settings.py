@@ -68,7 +68,7 @@ class StageSettings(Strict):
     schedule: Literal["cosine", "constant"] = "cosine"
     floor: float = Field(0.0, ge=0, le=1)  # share of the peak at which a cosine ends
     beta2: float = Field(0.95, gt=0, lt=1)  # AdamW's memory of squared gradients
-    clip: float = Field(1.0, ge=0)  # largest norm of the whole gradient; 0 does not clip
+    clip: float = Field(1.0, ge=0)  # largest norm of the gradient of each group; 0 does not clip
     weight_decay: float = Field(0.0, ge=0)  # of LoRA alone: slots, gates and maps have no neutral zero
     w_ce: float = Field(1.0, ge=0)  # next-token cross-entropy
     w_kl: float = Field(0.0, ge=0)  # divergence from the teacher's next-token distribution

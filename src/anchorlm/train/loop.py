@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -145,8 +146,8 @@ def _train_step(run: Run, stage: Stage, optimizer: torch.optim.Optimizer, stream
         lambda parts, view: check_losses(parts, run.model, view, step, run.last_good),
         run.world,
     )
-    norm = _clip(stage)
-    check_gradients(stage.parameters, norm, step, run.last_good)
+    norms = _clip(stage)
+    check_gradients(stage.parameters, math.hypot(*norms.values()), step, run.last_good)
     rates = _set_rates(optimizer, rate_factor(stage.settings, run.position.stage_step))
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
@@ -156,7 +157,7 @@ def _train_step(run: Run, stage: Stage, optimizer: torch.optim.Optimizer, stream
         position, step=step, stage_step=position.stage_step + 1, cursor=cursor, tokens=position.tokens + counted
     )
     seconds = time.perf_counter() - begin
-    run.write(_record(run.position, stage, losses, norm, rates, counted, seconds))
+    run.write(_record(run.position, stage, losses, norms, rates, counted, seconds))
 
 
 def _next_views(run: Run, stage: Stage, stream: Iterator[Any], step: int) -> tuple[list[View], Any]:
@@ -176,10 +177,10 @@ def _next_views(run: Run, stage: Stage, stream: Iterator[Any], step: int) -> tup
     return views, taken[-1].cursor.to_dict()
 
 
-def _clip(stage: Stage) -> float:
-    """The gradient's norm before it is clipped."""
+def _clip(stage: Stage) -> dict[str, float]:
+    """Each group's norm before it is clipped, on its own: a memory that spikes must not quieten LoRA's step."""
     limit = stage.settings.clip or float("inf")
-    return float(torch.nn.utils.clip_grad_norm_(list(stage.parameters.values()), limit))
+    return {g.name: float(torch.nn.utils.clip_grad_norm_(list(g.parameters.values()), limit)) for g in stage.groups}
 
 
 def _set_rates(optimizer: torch.optim.Optimizer, factor: float) -> dict[str, float]:
@@ -192,7 +193,7 @@ def _record(
     position: Position,
     stage: Stage,
     losses: dict[str, float],
-    norm: float,
+    norms: dict[str, float],
     rates: dict[str, float],
     counted: int,
     seconds: float,
@@ -203,7 +204,8 @@ def _record(
         "stage_step": position.stage_step,
         "losses": losses,
         "lr": rates,
-        "grad_norm": norm,
+        "grad_norm": math.hypot(*norms.values()),
+        "grad_norms": norms,
         "tokens": position.tokens,
         "tokens_per_s": counted / seconds,
         "gates": gate_norms(stage),
