@@ -83,11 +83,17 @@ def reproduce(
 
 
 def _outline(found: dict[str, Any]) -> None:
-    title = f"{', '.join(found['items'])}: rows that are trained, each once"
-    show.table(found["rows"], title, right=["steps", "tokens"])
+    if found["rows"]:
+        show.table(found["rows"], "rows that are trained, each once", right=["steps", "tokens"])
+    lines = [
+        {"item": item["item"], "what": item["title"],
+         **{part: "kept" if item["kept"] else show.span(item[part]) for part in ("training", "measuring")}}
+        for item in found["items"]
+    ]  # fmt: skip
+    show.table(lines, "about how long, what items share at the first", right=["training", "measuring"])
     if found["mad"]:
         show.line(
-            f"MAD: {found['mad']['trainings']} small models of at most {found['mad']['steps']} steps, from scratch"
+            f"table4: {found['mad']['trainings']} small models of at most {found['mad']['steps']} steps, from scratch"
         )
-    about = show.clock(found["seconds"])
-    show.line(f"training what is not: {found['tokens']:,} tokens, about {about} at this machine's present speed")
+    tokens = f"{found['tokens']:,} tokens to train on"
+    show.line(f"in all about {show.span(found['seconds'])} at this machine's present speed, {tokens}")

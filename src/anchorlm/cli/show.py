@@ -96,6 +96,14 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
+def span(seconds: float) -> str:
+    """`40 s`, `12 min`, or `1 h 15 min` from an hour on."""
+    if seconds < 99.5:
+        return f"{seconds:.0f} s"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min"
+
+
 class Progress:
     """`reading: 4,096 of 8,192 tokens, 1,021 tokens/s`
 

@@ -23,6 +23,7 @@ from .learner import build
 from .loop import learn, score
 from .table import Mad
 
+PACED = 3  # steps that tell how long one takes
 TRAIN, TEST = 0, 1  # which rows a generator draws
 Progress = Callable[[int, int], None]
 Cell = tuple[str, str, int]  # task, model, seed
@@ -91,6 +92,26 @@ def measure(mad: Mad, plans: dict[str, Plan], cell: Cell, device: str = "cpu") -
         "train_accuracy": [round(value, 4) for value in curve.accuracy],
         "cpu_seconds": round(time.process_time() - began, 2),
     }
+
+
+def at_most(mad: Mad, out: Path, device: str = "cpu") -> float:
+    """Seconds that the trainings which `out` lacks take when none ends early, from a few steps of each model now."""
+    plans, parts = mad.plans(), Parts(out / "parts")
+    missing = [cell for cell in cells(mad) if parts.find(_key(mad, plans, cell, device)) is None]
+    alike = {(mad.tasks[task].length, model): task for task, model, _ in missing}
+    paces = {key: _pace(mad, plans, (task, key[1], 0), device) for key, task in alike.items()}
+    return sum(mad.training.steps * paces[mad.tasks[task].length, model] for task, model, _ in missing)
+
+
+def _pace(mad: Mad, plans: dict[str, Plan], cell: Cell, device: str) -> float:
+    """Seconds of one step; the first, which prepares what later ones find ready, is not counted."""
+    name, model, seed = cell
+    learner, rows = build(mad.tasks[name], mad.model, plans[model], seed, device), _rows(name, seed, TRAIN)
+    few = mad.training.model_copy(update={"steps": PACED})
+    learn(learner, mad.tasks[name], few.model_copy(update={"steps": 1}), rows)
+    began = time.perf_counter()
+    learn(learner, mad.tasks[name], few.model_copy(update={"calibrate": False}), rows)
+    return (time.perf_counter() - began) / PACED
 
 
 def _rows(task: str, seed: int, which: int) -> np.random.Generator:

@@ -137,6 +137,7 @@ def render(found: dict[str, list[dict[str, Any]]], title: str) -> str:
         questions=[row for r in found["questions"] for row in r["rows"]],
         placements=[(r, _placing_figures(r)) for r in found["place"]],
         **analysis.sections(found),
+        peer_checks=[r["peers"] for r in found["reproduction"]],
         items=[(item, _item_figures(item)) for r in found["reproduction"] for item in r["items"]],
         mads=[(r, _draw(mad.accuracies, r)) for r in found["mad"]],
         limits=[line for r in found["limits"] for line in r["lines"]],

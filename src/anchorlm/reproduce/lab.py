@@ -67,7 +67,7 @@ def untrained(run: Run, names: Sequence[str]) -> list[str]:
 
 def analysed(lab: Lab, run: Run, name: str, what: str, store: TokenStore | None = None) -> dict[str, Any]:
     """An analysis of a trained row at the scale's sizes, kept once measured. store: by default the evaluation text."""
-    row, text, options = run.built[name], store or run.stores[TEST], _options(lab, what)
+    row, text, options = run.built[name], store or run.stores[TEST], analysis_options(lab.scale, what)
     digest = row.digest()
     key = {"reproduce": what, "row": digest, "text": [text.content_hash, text.tokenizer_hash]}
 
@@ -83,18 +83,23 @@ def analysed(lab: Lab, run: Run, name: str, what: str, store: TokenStore | None 
 
 def check_text(lab: Lab, what: str, store: TokenStore) -> None:
     """Raise UserError for a text too short for that analysis."""
-    options = _options(lab, what)
+    options = analysis_options(lab.scale, what)
     cut_pieces(store, options.context, options.documents, f"reproduce ({what})")
 
 
-def _options(lab: Lab, what: str) -> Options:
-    return Options.of(**{"seed": lab.scale.seed, "window": lab.scale.window} | getattr(lab.scale.measures, what))
+def analysis_options(scale: Scale, what: str) -> Options:
+    """What an analysis is asked at this scale."""
+    return Options.of(**{"seed": scale.seed, "window": scale.window} | getattr(scale.measures, what))
+
+
+def eval_options(scale: Scale, suite: str) -> EvalOptions:
+    """What a suite is asked at this scale."""
+    return EvalOptions.of(**{"seed": scale.seed, "window": scale.window} | getattr(scale.measures, suite))
 
 
 def ask(lab: Lab, run: Run, suite: str) -> EvalJob:
     """What a suite of `anchorlm eval` asks of every row at the scale's sizes. Raises UserError as that verb does."""
-    given = {"seed": lab.scale.seed, "window": lab.scale.window} | getattr(lab.scale.measures, suite)
-    options, store = EvalOptions.of(**given), run.stores[TEST]
+    options, store = eval_options(lab.scale, suite), run.stores[TEST]
     material = SUITES[suite].prepare(options, run.tokenizer, store if suite == "niah" else None)
     return EvalJob(store, run.tokenizer, options, run.archive.parts, lab.progress, material)
 

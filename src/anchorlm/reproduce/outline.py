@@ -1,4 +1,4 @@
-"""What items would train, and about how long, before anything is."""
+"""What items would train and measure, and about how long, before anything is."""
 
 from __future__ import annotations
 
@@ -12,39 +12,54 @@ from ..convert import files
 from ..convert.bases import load_base_config
 from ..convert.summary import summary
 from ..core import pick_dtype
+from ..mad.run import at_most
 from ..plan import ModelShape
 from ..presets import build
 from ..results import Job
+from ..results.plans import row_plans
+from . import work
 from .items import ITEMS, chosen
+from .run import kept, key_of
 from .scale import Scale
 
-PASSES = 6  # operations a weight for each trained token: the student forward and backward, the teacher forward
+PASS = 3.8  # operations a weight that one pass takes as long as: two, and what is not a product of matrices
 GAUGED = 0.5  # seconds of matrix products that tell how fast the machine is now
 
 
 def outline(names: str | Sequence[str], scale: Scale, job: Job) -> dict[str, Any]:
-    """Rows that the items train, each once, with steps, tokens and whether it is trained in job.out already.
+    """What each item trains and measures, and the rows, each once, with whether it is trained in job.out already.
 
-    seconds: what training the others takes at the machine's present speed, roughly; measuring comes on top. mad: small
-    models trained from scratch. Raises UserError for an unknown item or base.
+    Seconds are those of this machine at its present speed, roughly: of an item's rows that are not trained, of what it
+    measures unless it is kept, and `seconds` of all; what items share counts at the first. mad: small models trained
+    from scratch. Raises UserError for an unknown item or base.
     """
     wanted = chosen([names] if isinstance(names, str) else names)
-    rows = list(_rows(wanted, scale, job))
-    tokens = sum(row["tokens"] for row in rows if not row["trained"])
+    config = load_base_config(scale.base)
+    shape = ModelShape.from_config(config)
+    todo = [name for name in wanted if kept(job.out, name).get("key") != key_of(ITEMS[name], scale, job)]
+    rows = list(_rows(todo, scale, job, shape))
     mad = scale.measures.mad.run() if "table4" in wanted else None
+    a_pass = _seconds(config, shape, scale, job)
+    trained = {name: sum(row.pop("passes") for row in rows if row["first item"] == name) for name in todo}
+    measured = {name: a_pass * passes for name, passes in work.shares(todo, scale, shape).items()}
+    if mad and "table4" in todo:
+        measured["table4"] += at_most(mad, job.out / "mad", job.device)
+    items = [{"item": name, "title": ITEMS[name].title, "training": a_pass * trained.get(name, 0.0),
+              "measuring": measured.get(name, 0.0), "kept": name not in todo} for name in wanted]  # fmt: skip
     return {
-        "items": wanted,
+        "items": items,
         "rows": rows,
-        "tokens": tokens,
-        "seconds": _seconds(tokens, scale, job) if tokens else 0.0,
+        "tokens": sum(row["tokens"] for row in rows if not row["trained"]),
+        "seconds": sum(item["training"] + item["measuring"] for item in items),
         "mad": mad and {"trainings": len(mad.models) * len(mad.tasks) * mad.seeds, "steps": mad.training.steps},
     }
 
 
-def _rows(wanted: Sequence[str], scale: Scale, job: Job) -> Iterator[dict[str, Any]]:
+def _rows(wanted: Sequence[str], scale: Scale, job: Job, shape: ModelShape) -> Iterator[dict[str, Any]]:
     seen: set[tuple[str, str]] = set()
     for name in wanted:
         kind, table = ITEMS[name].table, scale.table(ITEMS[name].table)
+        plans = row_plans(table, shape) if ITEMS[name].rows else {}
         for row in (table.row(row, "") for row in ITEMS[name].rows):
             recipe = table.recipe(row)
             if recipe is None or (kind, row.name) in seen:
@@ -53,14 +68,14 @@ def _rows(wanted: Sequence[str], scale: Scale, job: Job) -> Iterator[dict[str, A
             steps, data = recipe.stage1.steps + recipe.stage2.steps, recipe.data
             trained = files.read_config(job.out / kind / "rows" / row.name) is not None
             yield {"first item": name, "row": row.name, "steps": steps,
-                   "tokens": steps * data.length * data.batch * data.accumulate, "trained": trained}  # fmt: skip
+                   "tokens": steps * data.length * data.batch * data.accumulate, "trained": trained,
+                   "passes": 0.0 if trained else work.training(recipe, plans[row.name])}  # fmt: skip
 
 
-def _seconds(tokens: int, scale: Scale, job: Job) -> float:
-    config = load_base_config(scale.base)
-    shape = ModelShape.from_config(config)
+def _seconds(config: Any, shape: ModelShape, scale: Scale, job: Job) -> float:
+    """Of one pass of one token now."""
     weights = summary(config, build("swa", shape, window=scale.window))["parameters"]["backbone"]
-    return PASSES * weights * tokens / _speed(shape, job)
+    return PASS * weights / _speed(shape, job)
 
 
 def _speed(shape: ModelShape, job: Job) -> float:

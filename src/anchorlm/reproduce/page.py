@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -16,6 +16,13 @@ from .scale import packaged
 
 TITLE = "The paper's tables and figures, measured again"
 PARTS = ("tables", "claims", "figures", "notes")
+PEERS = ["item", "claim", "paper", "here (95 %)", "verdict", "cause, as far as known"]
+CAUSES = {  # of a verdict whose claim names no cause of its own
+    claims.AGREES: "-",
+    claims.NOT: "not known",
+    claims.UNCLEAR: "the interval holds both directions: the effect is smaller than these few texts can show",
+    claims.NOT_COMPARABLE: "one side was not measured",
+}
 
 
 @cache
@@ -26,19 +33,38 @@ def printed() -> dict[str, Any]:
 
 def result(found: Mapping[str, dict[str, Any]], skipped: Mapping[str, str] | None = None) -> dict[str, Any]:
     """What reproduce.json holds. found: what was kept of each item, empty where nothing was; skipped: why not."""
-    paper = printed()
+    paper, reasons = printed(), skipped or {}
+    items = [_item(name, paper["items"][name], found.get(name, {})) for name in ITEMS]
+    rows = [row for item in items for row in _peers(item, reasons.get(item["name"], ""))]
     return {
         "kind": "reproduction",
         "source": paper["source"],
-        "items": [_item(name, paper["items"][name], found.get(name, {})) for name in ITEMS],
-        "skipped": dict(skipped or {}),
+        "peers": {"line": _counted(items), "heads": PEERS, "rows": rows},
+        "items": items,
     }
+
+
+def _peers(item: Mapping[str, Any], reason: str) -> list[list[str]]:
+    """The claims of an item, each beside what the paper prints; of one that was not measured, a line that says so."""
+    if not item["measured"]:
+        return [[item["label"], item["title"], "-", "-", "not measured", reason or "not run yet"]]
+    return [
+        [item["label"], row["claim"], row["paper"], row["ours"], row["verdict"], row["why"] or CAUSES[row["verdict"]]]
+        for row in item["claims"]
+    ]
+
+
+def _counted(items: Sequence[Mapping[str, Any]]) -> str:
+    found, missing = verdicts({"items": items}), sum(not item["measured"] for item in items)
+    parts = ", ".join(f"{count} {name}" for name, count in found.items() if count) or "none"
+    rest = f"; {missing} of {len(items)} items are not measured" if missing else ""
+    return f"Of {sum(found.values())} claims: {parts}{rest}."
 
 
 def shown(name: str, found: Mapping[str, Any]) -> str:
     """What the pages show of one kept item, figures included; fails, as Python does, where a part of it is missing."""
     item = _item(name, printed()["items"][name], found)
-    return "\n".join([*_section(item), *(svg for _, svg in drawn(item))])
+    return "\n".join([*_section(item), *map("".join, _peers(item, "")), *(svg for _, svg in drawn(item))])
 
 
 def _item(name: str, printed: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
@@ -73,16 +99,12 @@ def markdown(result: dict[str, Any]) -> str:
         f"Paper: {result['source']}. Its numbers stand beside ours; captions are paraphrased.",
         "",
     ]
-    lines += _summary(result["items"])
+    peers = result["peers"]
+    lines += ["## Peer check", "", peers["line"], ""]
+    lines += [*markdown_table([peers["heads"], *peers["rows"]], texts=len(peers["heads"])), ""]
     for item in result["items"]:
         lines += _section(item) if item["measured"] else []
-    lines += _missing(result["items"], result.get("skipped", {}))
     return "\n".join(lines)
-
-
-def _summary(items: list[dict[str, Any]]) -> list[str]:
-    rows = [[item["label"], row["claim"], row["verdict"]] for item in items for row in item["claims"]]
-    return [*markdown_table([["item", "claim", "here"], *rows], texts=3), ""] if rows else []
 
 
 def _section(item: dict[str, Any]) -> list[str]:
@@ -94,9 +116,7 @@ def _section(item: dict[str, Any]) -> list[str]:
     for table in item["tables"]:
         lines += [f"{table['title']}:", ""] if table["title"] else []
         lines += [*markdown_table([table["heads"], *table["rows"]], texts=table["texts"]), ""]
-    heads = ["claim", "paper", "here", "verdict", "why, as far as known"]
-    rows = [[row["claim"], row["paper"], row["ours"], row["verdict"], row["why"] or "-"] for row in item["claims"]]
-    return [*lines, *markdown_table([heads, *rows], texts=len(heads)), "", *_paragraphs(item["notes"])]
+    return [*lines, *_paragraphs(item["notes"])]
 
 
 def _paragraphs(notes: list[str]) -> list[str]:
@@ -124,14 +144,7 @@ def _names(names: list[str]) -> str:
     return shown + (f" and {len(names) - 2} more" if len(names) > 2 else "")
 
 
-def _missing(items: list[dict[str, Any]], skipped: Mapping[str, str]) -> list[str]:
-    missing = [item for item in items if not item["measured"]]
-    why = [f": {skipped[item['name']]}" if item["name"] in skipped else "" for item in missing]
-    lines = [f"- {item['label']} ({item['title']}){reason}" for item, reason in zip(missing, why, strict=True)]
-    return ["## Not measured", "", *lines, ""] if lines else []
-
-
-def verdicts(result: dict[str, Any]) -> dict[str, int]:
+def verdicts(result: Mapping[str, Any]) -> dict[str, int]:
     """How many claims came to each verdict."""
     found = [row["verdict"] for item in result["items"] for row in item["claims"]]
     return {name: found.count(name) for name in (claims.AGREES, claims.NOT, claims.UNCLEAR, claims.NOT_COMPARABLE)}
