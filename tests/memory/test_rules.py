@@ -144,8 +144,8 @@ def beaten(rule, size, dim=64, later=16):
 
 
 def test_the_first_chunk_is_still_readable_after_sixteen_more():
-    """Defaults at the default chunk, random keys and values: chance is 0.5."""
-    assert beaten(memory(heads=2, dim=64, dtype=torch.float32), Slot.chunk) > 0.65
+    """Defaults at the chunk that hybrids are trained with, random keys and values: chance is 0.5."""
+    assert beaten(memory(heads=2, dim=64, dtype=torch.float32), 128) > 0.7
 
 
 @pytest.mark.parametrize("rule", ["linear", "delta"])
