@@ -9,7 +9,6 @@ from torch.nn import functional as F
 from anchorlm.memory import Memory
 from anchorlm.memory.base import StepSize, inverse_softplus
 from anchorlm.memory.features import Features
-from anchorlm.plan import Slot
 from builders import assert_near, normal, slot
 
 DIM = 6
