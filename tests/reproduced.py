@@ -8,7 +8,7 @@ TEXT = "A quiet morning. The boats went out. Nobody spoke of the storm, and {} g
 
 SCALE = {
     "window": 8, "sinks": 2, "context": 64, "limit": 4, "measured": [1], "draws": 2,
-    "training": {"set": {"data.length": 32, "stage1.steps": 2, "stage1.warmup": 0, "stage2.steps": 2}},
+    "training": {"set": {"save_every": 1, "data.length": 32, "stage1.steps": 2, "stage1.warmup": 0, "stage2.steps": 2}},
     "tables": {
         "figure3": {"sinks": 0, "training": {"set": {"stage2.steps": 0, "eval_every": 1, "eval_batches": 2}}},
         "slots": {"training": {"set": {"data.accumulate": 1, "stage1.steps": 1, "stage2.steps": 1, "eval_every": 0}}},

@@ -5,7 +5,7 @@ import os
 import pytest
 import torch
 
-from anchorlm.core import UserError, atomic_dir, atomic_file, pick_dtype, suggest
+from anchorlm.core import UserError, atomic_dir, atomic_file, occupied, pick_dtype, suggest
 
 
 @pytest.mark.parametrize("mask", [0o022, 0o077])
@@ -57,3 +57,25 @@ def test_a_dtype_may_be_named_or_given():
     for wrong, shown in ((torch.int8, "int8"), ("bfloat", "bfloat")):
         with pytest.raises(UserError, match=f"dtype '{shown}' is unknown; "):
             pick_dtype(wrong)
+
+
+def left_by_a_kill(folder):
+    """The folder with what an atomic_file leaves when its process is killed before the file has its name."""
+    with atomic_file(folder / "config.yaml") as file:
+        file.write("half")
+        (name,) = (item.name for item in folder.iterdir())
+    (folder / "config.yaml").rename(folder / name)
+    return folder
+
+
+def test_what_a_kill_left_does_not_occupy_a_folder(tmp_path):
+    folder = left_by_a_kill(tmp_path / "run")
+    assert list(folder.iterdir()) and not occupied(folder) and not occupied(tmp_path / "none")
+    with atomic_dir(folder) as temporary:
+        (temporary / "model.txt").write_text("whole")
+    assert [item.name for item in folder.iterdir()] == ["model.txt"] and occupied(folder)
+    for name in (".hidden", "config.yaml", ".config.yaml.abc"):
+        other = tmp_path / name / "run"
+        other.mkdir(parents=True)
+        (other / name).write_text("own")
+        assert occupied(other), name

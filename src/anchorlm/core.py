@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import random
+import re
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -43,6 +44,14 @@ def atomic_file(path: str | Path, mode: str = "w") -> Iterator:
         raise
 
 
+LEFT = re.compile(r"\..+\.[a-z0-9_]{8}")  # the temporary neighbour of a file, as a kill leaves it
+
+
+def occupied(path: str | Path) -> bool:
+    """Whether a folder is there and holds anything but what a kill left of files that were being written."""
+    return Path(path).exists() and any(not LEFT.fullmatch(item.name) for item in Path(path).iterdir())
+
+
 def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
@@ -77,7 +86,7 @@ def atomic_dir(path: str | Path, overwrite: bool = False) -> Iterator[Path]:
     """
     check_folder(path)
     path = Path(path)
-    if path.exists() and any(path.iterdir()) and not overwrite:
+    if occupied(path) and not overwrite:
         raise UserError(f"output folder {path} exists and is not empty; choose another or pass --overwrite")
     path = path.resolve()  # `.` has no name to put a temporary neighbour beside
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -104,7 +113,7 @@ def _swap(temporary: Path, path: Path, overwrite: bool) -> None:
     if not path.exists() or not any(path.iterdir()):
         os.replace(temporary, path)
         return
-    if not overwrite:
+    if occupied(path) and not overwrite:
         raise UserError(f"output folder {path} was filled by another process meanwhile; choose another")
     old = path.with_name(f".{path.name}.old-{os.getpid()}")
     os.replace(path, old)

@@ -9,6 +9,7 @@ from anchorlm.core import UserError
 from anchorlm.eval import run_eval, suites
 from anchorlm.eval.parts import model_digest
 from anchorlm.eval.table import lines, table
+from killed import kept, run_through
 from small import char_tokenizer, tiny_llama
 
 TEXT = "A quiet morning. The boats went out. Nobody spoke of the storm. " * 60
@@ -74,6 +75,13 @@ def test_a_stopped_run_goes_on_and_gives_the_same(book, tmp_path, monkeypatch):
     assert seen[0] == ("ppl model", 2, 12) and seen[-1][1] == seen[-1][2]
     for suite in straight:
         assert straight[suite]["rows"] == resumed[suite]["rows"]
+
+
+def test_a_run_killed_again_and_again_ends_with_the_same_files(book, tmp_path, monkeypatch):
+    monkeypatch.setattr(suites, "PIECES_PER_PART", 2)
+    evaluate(book, out=tmp_path / "straight")
+    kills = run_through(lambda: evaluate(book, out=tmp_path / "killed"))
+    assert kills >= 4 and kept(tmp_path / "killed") == kept(tmp_path / "straight")
 
 
 def test_another_model_text_or_seed_is_not_taken_for_a_finished_part(book, tmp_path):

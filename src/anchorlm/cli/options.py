@@ -154,11 +154,11 @@ def check_output(path: str, overwrite: bool) -> None:
     """Refuse an occupied output before any weight is loaded."""
     from pathlib import Path
 
-    from ..core import UserError, check_folder
+    from ..core import UserError, check_folder, occupied
 
     check_folder(path)
     folder = Path(path)
-    if folder.is_dir() and any(folder.iterdir()) and not overwrite:
+    if folder.is_dir() and occupied(folder) and not overwrite:
         raise UserError(f"output folder {folder} exists and is not empty; choose another or pass --overwrite")
 
 

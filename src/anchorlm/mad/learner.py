@@ -6,6 +6,7 @@ Shapes: B rows, T tokens, D model width, V vocabulary.
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import LlamaForCausalLM
 
@@ -38,16 +39,35 @@ def sines(length: int, width: int) -> Tensor:
     return torch.cat([angles.sin(), angles.cos()], 1)
 
 
-class Learner(nn.Module):
-    """A hybrid and, where the task is pooled, the decoder behind its last token."""
+class Taps(nn.Module):
+    """A causal convolution of each channel over tokens, the identity at the start.
 
-    def __init__(self, model: nn.Module, decoder: Decoder | None = None):
+    It gives every token its predecessors, which attention needs a layer and thousands of steps to learn to fetch.
+    """
+
+    def __init__(self, taps: int, width: int):
         super().__init__()
-        self.model, self.decoder = model, decoder
+        self.weight = nn.Parameter(torch.zeros(taps, width))
+        nn.init.ones_(self.weight[0])
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, T, D] from [B, T, D]."""
+        return sum(F.pad(x, (0, 0, back, 0))[:, : x.shape[1]] * tap for back, tap in enumerate(self.weight))
+
+
+class Learner(nn.Module):
+    """A hybrid, what mixes its embeddings, and, where the task is pooled, the decoder behind its last token."""
+
+    def __init__(self, model: nn.Module, decoder: Decoder | None = None, taps: Taps | None = None):
+        super().__init__()
+        self.model, self.decoder, self.taps = model, decoder, taps
 
     def forward(self, ids: Tensor) -> Tensor:
         """[B, T, V] from ids [B, T]: at each position what the task asks for there."""
-        hidden = self.model.hidden(ids)
+        if self.taps is None:
+            hidden = self.model.hidden(ids)
+        else:
+            hidden = self.model.hidden(inputs_embeds=self.taps(self.model.get_input_embeddings()(ids)))
         return self.model.get_output_embeddings()(hidden) if self.decoder is None else self.decoder(hidden[:, -1])
 
 
@@ -57,4 +77,5 @@ def build(task: Task, sizes: Sizes, plan: Plan, seed: int, device: str = "cpu") 
     model = convert(LlamaForCausalLM(sizes.config(task.vocab, task.length + 1)), plan)
     seed_all(seed)
     decoder = Decoder(sizes.hidden, task.length, task.vocab) if task.pooled else None
-    return Learner(model, decoder).to(device).train()
+    taps = Taps(sizes.taps, sizes.hidden) if sizes.taps > 1 else None
+    return Learner(model, decoder, taps).to(device).train()

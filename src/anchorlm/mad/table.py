@@ -19,7 +19,8 @@ from ..settings import StageSettings, Strict, apply_override, checked, parse_yam
 
 
 class Sizes(Strict):
-    """A small Llama. spread: standard deviation of every matrix at the start."""
+    """A small Llama. spread: standard deviation of every matrix at the start; taps: tokens, its own and those before,
+    that a causal convolution of the embeddings mixes at each place (1: none, as published)."""
 
     hidden: int = Field(64, ge=2)
     layers: int = Field(8, ge=1)
@@ -27,6 +28,7 @@ class Sizes(Strict):
     kv_heads: int = Field(4, ge=1)
     intermediate: int = Field(128, ge=1)
     spread: float = Field(0.02, gt=0)
+    taps: int = Field(1, ge=1)
 
     def config(self, vocab: int, length: int) -> LlamaConfig:
         """The configuration for rows of `length` tokens. Raises UserError for heads that do not fit the width."""

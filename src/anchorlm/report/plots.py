@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 STYLE = {"svg.fonttype": "none", "font.family": "sans-serif", "font.size": 10, "axes.spines.top": False,
-         "axes.spines.right": False, "axes.grid": True, "grid.alpha": 0.25}  # fmt: skip
+         "axes.spines.right": False, "axes.grid": True, "axes.axisbelow": True, "grid.alpha": 0.25}  # fmt: skip
 COLOURS = ("#1b6ca8", "#d1495b", "#2e8b57", "#8e6bbf", "#c98a1b", "#5f6b76", "#00838f", "#9c4f2e")
 MARKERS = "osD^vPX*"
 

@@ -67,6 +67,7 @@ def lines(spec: dict[str, Any], name: str) -> str:
     axis.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
     axis.minorticks_off()
     axis.set_ylim(0, spec.get("top"))
+    axis.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:,.12g}"))
     return _named(figure, axis, spec, f"{name}-lines")
 
 

@@ -14,7 +14,7 @@ from ..convert.attach import convert
 from ..convert.bases import load_base
 from ..convert.fingerprint import read_header
 from ..convert.load import load
-from ..core import UserError, atomic_file, seed_all
+from ..core import UserError, atomic_file, occupied, seed_all
 from ..data import TokenStore
 from ..plan import Plan
 from ..settings import Recipe
@@ -70,7 +70,7 @@ class Built:
 
         Without a `store` the text is not compared.
         """
-        if self.recipe is None or not self.folder.exists() or not any(self.folder.iterdir()):
+        if self.recipe is None or not occupied(self.folder):
             return
         stored = started_with(self.folder)
         wanted = identity_of(self.recipe, self.plan, store, self.place.fingerprint)

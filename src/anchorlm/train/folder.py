@@ -17,7 +17,7 @@ import torch
 import yaml
 
 from ..convert.save import command_line, versions
-from ..core import UserError, atomic_file
+from ..core import UserError, atomic_file, occupied
 from ..plan import Plan
 from ..settings import Recipe, changed, flatten
 from .checkpoint import NAME, clear_unfinished, newest_complete, read_position
@@ -102,7 +102,7 @@ def find_checkpoint(out: Path, resume: str, say: Callable[[str], None]) -> Path 
 
 
 def _refuse_occupied(out: Path) -> None:
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+    if out.exists() and (not out.is_dir() or occupied(out)):
         raise UserError(f"output {out} exists and is not empty; choose another folder")
 
 
