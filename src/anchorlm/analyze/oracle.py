@@ -37,7 +37,7 @@ def _function(model: AnchorForCausalLM, layer: int, count: int, entering: Tensor
     def rotary(places: Tensor) -> tuple[Tensor, Tensor]:
         return model.backbone.model.rotary_emb(entering, places)
 
-    chosen = choose(decoder.self_attn, decoder.input_layernorm(entering), rotary, count, window, own)
+    chosen = choose(decoder.self_attn, decoder.input_layernorm(entering), rotary, count, window, own)[:, None]
     return lambda x, _: attend(decoder.self_attn, x, rotary, chosen, window, own).transpose(1, 2).flatten(2)
 
 
@@ -46,13 +46,13 @@ def choose(attention: Any, x: Tensor, rotary: Rotary, count: int, window: Reach,
 
     x [1, T, D] is the layer's normalised input under the teacher, `own` the teacher's reach; sinks are not chosen.
     """
-    q, k, _, places = _projected(attention, x, rotary)
+    q, k, _, places = projected(attention, x, rotary)
     best = q.new_zeros(k.shape[0], x.shape[1])
     for first, last in _blocks(q):
         seen = visible(places[:, first:last], places[:, :last], own)[0]
         scores = (q[:, :, first:last] @ k[:, None, :last].mT * attention.scale).masked_fill(~seen, -torch.inf)
         late = places[0, first:last, None] - places[0, None, :last] >= (window.window or 0)
-        weights = _softmax(scores).masked_fill(~late, 0)
+        weights = softmax(scores).masked_fill(~late, 0)
         best[:, :last] = torch.maximum(best[:, :last], weights.amax((1, 2)).to(best.dtype))
     best[:, : window.sinks] = 0
     top = best.topk(min(count, best.shape[1]), dim=1).indices
@@ -60,26 +60,30 @@ def choose(attention: Any, x: Tensor, rotary: Rotary, count: int, window: Reach,
 
 
 def attend(attention: Any, x: Tensor, rotary: Rotary, chosen: Tensor, window: Reach, own: Reach) -> Tensor:
-    """[1, Hq, T, d]: softmax over window, sinks at compact positions, and the chosen tokens [Hkv, T] at their own."""
-    q, k, v, places = _projected(attention, x, rotary)
-    far = _projected(attention, x, rotary, sink_position(places, window))[0]
+    """[1, Hq, T, d]: softmax over window, sinks at compact positions, and the chosen tokens at their own.
+
+    chosen [Hkv, 1 or T, T]: which tokens beyond the window each query sees.
+    """
+    q, k, v, places = projected(attention, x, rotary)
+    far = projected(attention, x, rotary, sink_position(places, window))[0]
     width, sinks = window.window or 0, window.sinks
     parts = []
     for first, last in _blocks(q):
         distance = places[0, first:last, None] - places[0, None, :last]
         beyond = (distance >= width) & visible(places[:, first:last], places[:, :last], own)[0]
         near = visible(places[:, first:last], places[:, :last], window)[0]
-        kept = near | (beyond & chosen[:, None, None, :last])
+        some = chosen if chosen.shape[1] == 1 else chosen[:, first:last]
+        kept = near | (beyond & some[:, None, :, :last])
         scores = q[:, :, first:last] @ k[:, None, :last].mT * attention.scale
         compact = far[:, :, first:last] @ k[:, None, :sinks].mT * attention.scale
         gone = places[0, first:last, None] - places[0, None, :sinks] >= width
         joined = [compact.masked_fill(~gone, -torch.inf), scores.masked_fill(~kept, -torch.inf)]
-        weights = _softmax(torch.cat(joined, -1)).to(v.dtype)
+        weights = softmax(torch.cat(joined, -1)).to(v.dtype)
         parts.append(weights @ torch.cat([v[:, :sinks], v[:, :last]], 1)[:, None])
     return torch.cat(parts, 2).flatten(0, 1)[None]
 
 
-def _projected(
+def projected(
     attention: Any, x: Tensor, rotary: Rotary, stand: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Queries [Hkv, g, T, d] as if they stood at `stand`, keys and values [Hkv, T, d], and places [1, T]."""
@@ -89,7 +93,7 @@ def _projected(
     return q.unflatten(0, (k.shape[1], -1)), rotate(k, *rotary(places))[0], v[0], places
 
 
-def _softmax(scores: Tensor) -> Tensor:
+def softmax(scores: Tensor) -> Tensor:
     return torch.softmax(scores, -1, dtype=torch.promote_types(scores.dtype, torch.float32))
 
 

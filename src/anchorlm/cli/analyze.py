@@ -8,10 +8,14 @@ import typer
 
 from . import options, show
 
-What = Annotated[str, typer.Option("--what", help="comma-separated: knockout, similarity, readmaps, ablation, cost")]
+What = Annotated[
+    str, typer.Option("--what", help="comma-separated: knockout, similarity, readmaps, ablation, choosers, cost")
+]
 Texts = Annotated[list[str], typer.Option("--data", metavar="TEXT...", help="running text to measure on")]
 Folder = Annotated[str | None, typer.Option("--out", "-o", metavar="RUN", help="also write WHAT.json to this folder")]
-Layers = Annotated[str | None, typer.Option(metavar="7,18-20", help="knockout: layers to try; all by default")]
+Layers = Annotated[
+    str | None, typer.Option(metavar="7,18-20", help="knockout, choosers: layers to try; all by default")
+]
 Results = Annotated[str | None, typer.Option(metavar="results.json", help="cost: a table of `anchorlm results`")]
 
 

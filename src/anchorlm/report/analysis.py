@@ -8,7 +8,7 @@ from markupsafe import Markup
 
 from anchorlm.report import branches, maps, tradeoffs
 
-KINDS = ("knockout", "similarity", "readmaps", "ablation", "cost")
+KINDS = ("knockout", "similarity", "readmaps", "ablation", "choosers", "cost")
 
 Row = dict[str, Any]
 Figures = list[tuple[str, Markup]]
@@ -21,6 +21,7 @@ def sections(found: dict[str, list[Row]]) -> dict[str, list[Any]]:
         "similarities": [(r, _drawn(_likeness(r))) for r in found["similarity"]],
         "readmaps": [(r, _drawn(_maps(r))) for r in found["readmaps"]],
         "ablations": [(r, _drawn(_ablation(r))) for r in found["ablation"]],
+        "choosers": found["choosers"],
         "costs": [(r, _drawn(_cost(r))) for r in found["cost"]],
     }
 

@@ -27,9 +27,9 @@ Sizes = tuple[int, ...] | None
 class Options(Strict):
     """All that changes the figures, beside model and data. Lengths in tokens.
 
-    window: beyond which a target counts as cross-window, by default the model's own. layers: those knocked out, such as
-    "7,18-20". control: also measure noise of the removed branch's norm. windows, chunks, kept: sizes of the ablation's
-    grid. results: a results.json of `anchorlm results`.
+    window: beyond which a target counts as cross-window, by default the model's own. layers: those knocked out, or that
+    keep tokens, such as "7,18-20". control: also measure noise of the removed branch's norm. windows, chunks, kept:
+    sizes of the ablation's grid; kept: also how many tokens are chosen. results: a results.json of `anchorlm results`.
     """
 
     context: int = Field(1024, ge=2)

@@ -119,10 +119,25 @@ def _coverage(row: Row) -> Row:
     return {"slots": ", ".join(row["slots"]), "attention": row["reach"], "chunk": row["chunk"], **shares}
 
 
+def choosers(result: Row) -> Tables:
+    where = ", ".join(map(str, result["layers"]))
+    title = f"tokens kept in layers {where}, nats a token, {result['n']} documents (95 %; change against the window)"
+    yield title, [_chooser(row) for row in result["rows"]]
+
+
+def _chooser(row: Row) -> Row:
+    shown: Row = {"chosen by": row["chooser"], "kept": row["kept"] or "-"}
+    for name, label in (("all", "all"), ("beyond", "cross-window")):
+        group = row["groups"].get(name)
+        shown |= {label: f"{group['value']:.3f}" if group else "-", f"{label}, change": signed(row["change"].get(name))}
+    return shown | {"of full attention's gain": "-" if row["closed"] is None else f"{row['closed']:.0%}"}
+
+
 TABLES: dict[str, Callable[[Row], Tables]] = {
     "knockout": knockout,
     "similarity": similarity,
     "readmaps": readmaps,
     "ablation": ablation,
+    "choosers": choosers,
     "cost": cost,
 }

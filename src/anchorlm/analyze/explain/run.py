@@ -18,7 +18,7 @@ from anchorlm.hf import AnchorForCausalLM
 from anchorlm.plan import ModelShape, Plan
 
 from ..probes import cut_pieces
-from . import ablation, cost, knockout, likeness, readmaps
+from . import ablation, cost, keeping, knockout, likeness, readmaps
 from .job import Analysis, Job, Options, Progress, Target, names_of
 
 ANALYSES: dict[str, Analysis] = {
@@ -26,6 +26,7 @@ ANALYSES: dict[str, Analysis] = {
     "similarity": Analysis(likeness.similarity, likeness.check),
     "readmaps": Analysis(readmaps.readmaps, readmaps.check, text=None),
     "ablation": Analysis(ablation.ablation, ablation.check, uses=tuple(ablation.AXES)),
+    "choosers": Analysis(keeping.choosers, keeping.check, uses=("layers", "kept")),
     "cost": Analysis(cost.cost, cost.check, text=False, weights=False, uses=("context", "results")),
 }
 
