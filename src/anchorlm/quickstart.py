@@ -20,10 +20,11 @@ from .convert.attach import convert
 from .convert.bases import load_base
 from .convert.load import load
 from .convert.save import save
-from .core import atomic_file, check_folder, seed_all
+from .core import atomic_file, seed_all
 from .data.sources import packaged_text
 from .environment import environment
 from .eval import lines, run_eval, table
+from .eval.kept import check_ours, check_run_folder
 from .generate.ask import ReadText, read_text
 from .generate.questions import ANSWER_TOKENS, QUESTIONS, answers
 from .generate.text import Options
@@ -31,12 +32,15 @@ from .generate.trace import Point, read
 from .plan import ModelShape
 from .presets import build
 from .report import write_report
+from .report.html import check_page
 
 BASE = "smollm2-135m-q4_1"
 ADAPTER = "smollm2-135m-kept-heads"
 OTHER = ("smollm2-135m-hybrid", "full attention in 4 layers")  # beside it, with the name it has in tables
 NAME = "hybrid"  # of the adapter's model, in tables and plots
 WINDOW = 128
+KINDS = {name: name for name in ("plan", "text", "questions", "limits", "commands", "reading")}  # of each file
+KINDS |= {"ppl": "eval", "reading-teacher": "reading"}
 
 Say = Callable[[str], None]
 
@@ -71,7 +75,10 @@ def nearby(path: Path) -> str:
 
 def quickstart(settings: Settings, say: Say = print) -> dict[str, Any]:
     """Run every step, print it as the command that does the same, and write JSON files and report.html to `out`."""
-    check_folder(settings.out)
+    check_run_folder(settings.out)
+    for name, kind in KINDS.items():
+        check_ours(Path(settings.out) / f"{name}.json", kind)
+    check_page(Path(settings.out) / "report.html")
     return _Run(settings, say).all()
 
 

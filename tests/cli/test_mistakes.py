@@ -102,7 +102,7 @@ MISTAKES = [
     (("eval", "{folder}", "--suite", "ar", "--set", "ruler.samples=2"), "which is not run"),
     (("eval", "{folder}", "--suite", "ar", "--data", "{tmp}/text.txt"), "read by no suite of ar"),
     (("eval", "{folder}", "--suite", "recall"), "recall.fda=FILE"),
-    (("eval", "{folder}", "--suite", "ar", "--report", "{tmp}"), "is no file name"),
+    (("eval", "{folder}", "--suite", "ar", "--report", "{tmp}"), "is a folder"),
     (("eval", "{base}", "--suite", "ar", "--context", "99999"), "beyond the model"),
     (("eval", "{folder}", "--suite", "ar", "--vs", "window", "--vs", "window"), "'window' is named twice"),
     (("eval", "{base}", "--suite", "ar", "--vs", "{base}"), "is named twice"),
@@ -135,35 +135,6 @@ def test_a_mistake_is_one_line_and_exit_2(call, base_folder, folder, tmp_path, a
     shown = error.rstrip("\n")
     assert shown.startswith("error: ") and shown.count("\n") == 0 and line in shown, error
     assert sorted(tmp_path.iterdir()) == before
-
-
-WRITERS = [
-    ("eval", "{folder}", "--suite", "ar", "--context", "200"),
-    ("analyze", "{folder}", "--what", "cost"),
-    ("reproduce", "figure5"),
-    ("reproduce", "--page"),
-    ("results", "core", "--base", "{base}"),
-    ("results", "retention", "--base", "{base}"),
-    ("results", "smollm2", "--base", "{base}", "--data", "{tmp}/text.txt"),
-    ("mad", "--models", "transformer", "--tasks", "compression"),
-    ("quickstart",),
-    ("convert", "{base}", *TINY),
-    ("merge", "{folder}"),
-    ("train", "{folder}", "--data", "{tmp}/text.txt"),
-]
-
-
-@pytest.mark.parametrize("arguments", WRITERS, ids=[" ".join(a[:2]) for a in WRITERS])
-def test_an_output_that_is_a_file_is_told_before_anything_is_opened(
-    call, base_folder, folder, tmp_path, monkeypatch, arguments
-):
-    for place in ("anchorlm.convert.load.load", "anchorlm.convert.bases.load_base", "anchorlm.mad.run.measure"):
-        monkeypatch.setattr(place, lambda *_, **__: pytest.fail("a model was opened"))
-    (tmp_path / "text.txt").write_text("some words " * 9)
-    names = {"base": base_folder, "folder": folder, "tmp": tmp_path}
-    for out in ("text.txt", "text.txt/run"):
-        code, text, error = call(*[argument.format(**names) for argument in arguments], "-o", tmp_path / out)
-        assert code == 2 and text == "" and "text.txt is a file; name a folder" in error and error.count("\n") == 1
 
 
 def test_wrong_data_is_found_before_anything_is_printed(call, folder, tmp_path):

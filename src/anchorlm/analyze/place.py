@@ -17,6 +17,7 @@ from anchorlm.convert.bases import Base, load_base, load_base_config
 from anchorlm.core import UserError, atomic_file, check_folder
 from anchorlm.data import TokenStore, find_files
 from anchorlm.environment import environment
+from anchorlm.eval.kept import check_ours
 from anchorlm.eval.parts import Parts, model_digest
 from anchorlm.eval.runner import open_store
 from anchorlm.hf import AnchorForCausalLM
@@ -67,9 +68,10 @@ def place(
     whose weights are measured as the teacher. `options`: the other fields of Settings. With `out` (a .yaml file) the
     plan is written there, every trial to the .json beside it, and a run that was stopped goes on from the .parts
     folder; `report` is one HTML page. `progress(stage, done, at most)`.
-    Raises UserError for values out of range, a budget below one state and too short a text.
+    Raises UserError for values out of range, a budget below one state, too short a text, and outputs that are other files.
     """
     started = time.process_time()
+    check_outputs(out, report)
     settings = Settings.of(budget=budget, window=window, **options)
     need = settings.check(_shape(source))
     if not isinstance(data, TokenStore):
@@ -152,11 +154,22 @@ def _write(result: dict[str, Any], plan: Plan, out: str | Path | None, report: s
         write_page({"place": [result]}, report, title=f"Where memory matters: {result['base'] or 'model'}")
 
 
-def check_outputs(out: str | Path, report: str | Path | None) -> None:
-    """Raise UserError for an output that cannot be the file it should be."""
-    if Path(out).suffix not in (".yaml", ".yml"):
-        raise UserError(f"output {str(out)!r} must end in .yaml; it becomes a plan")
-    for path in filter(None, (out, report)):
-        if Path(path).is_dir():
-            raise UserError(f"output {path} is a folder; name a file")
-        check_folder(Path(path).parent)
+def check_outputs(out: str | Path | None, report: str | Path | None) -> None:
+    """Raise UserError for an output that cannot be the file it should be, or is one that no placement wrote."""
+    if out is not None:
+        _check_plan(Path(out))
+    if report is not None:
+        from anchorlm.report.html import check_page
+
+        check_page(report)
+
+
+def _check_plan(plan: Path) -> None:
+    if plan.suffix not in (".yaml", ".yml"):
+        raise UserError(f"output {str(plan)!r} must end in .yaml; it becomes a plan")
+    if plan.is_dir():
+        raise UserError(f"output {plan} is a folder; name a file")
+    check_folder(plan.parent)
+    if plan.exists() and not plan.read_text(encoding="utf-8", errors="replace").startswith(HEAD.partition("{")[0]):
+        raise UserError(f"plan {plan} was not written by anchorlm place; name another, or move it away")
+    check_ours(plan.with_suffix(".json"), "place")

@@ -45,16 +45,20 @@ def evaluate(
     options.use_rules(rules)
     chosen = options.parse_sets(set_)
     from ..convert.load import load
-    from ..core import UserError, check_folder
+    from ..core import UserError
     from ..data import find_files
     from ..eval import EvalOptions, check_names, check_out, check_suites, open_source, prepare, run_prepared
+    from ..eval.kept import check_run_folder
 
     for name in ("context", "limit", "seed", "own"):
         if name in chosen:
             raise UserError(f"--set {name}: give it as --{name}")
     suites = check_suites(suite)
-    options.check_page(report)
-    check_folder(out)
+    if report is not None:
+        from ..report.html import check_page
+
+        check_page(report)
+    check_run_folder(out)
     check_names([source, *versus])
     asked = EvalOptions.of(context=context, limit=limit, seed=seed, **chosen)
     files = find_files(data) if data else []

@@ -162,17 +162,6 @@ def check_output(path: str, overwrite: bool) -> None:
         raise UserError(f"output folder {folder} exists and is not empty; choose another or pass --overwrite")
 
 
-def check_page(path: str | None) -> None:
-    """Refuse a page that cannot be a file before anything is measured."""
-    from pathlib import Path
-
-    from ..core import UserError, check_folder
-
-    if path is not None and (not path or Path(path).is_dir()):
-        raise UserError(f"--report {path!r} is no file name; name a page such as report.html")
-    check_folder(None if path is None else Path(path).parent)
-
-
 def was_given(ctx: typer.Context, name: str) -> bool:
     """Whether the flag stands on the command line, even with its default."""
     return getattr(ctx.get_parameter_source(name), "name", "DEFAULT") != "DEFAULT"

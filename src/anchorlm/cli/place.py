@@ -40,13 +40,11 @@ def place(
     json: options.Json = False,
 ) -> None:
     """Measure which layers of a model need more than a window, and write the plan that fits a budget."""
-    from ..analyze.place import check_outputs
     from ..analyze.place import place as measure
     from ..core import UserError
 
     if not data:
         raise UserError("place needs --data: a text file or a folder of them")
-    check_outputs(out, report)
     with show.Progress("", unit="trials", left=True) as progress:
         found = measure(
             base, data, window, budget, out=out, report=report, dtype=dtype, device=options.check_device(device),

@@ -19,13 +19,7 @@ def report(
     json: options.Json = False,
 ) -> None:
     """One page with every table and figure of these runs; it needs no network."""
-    from pathlib import Path
-
-    from ..core import UserError, check_folder
     from ..report import write_report
 
-    if Path(out).is_dir():
-        raise UserError(f"output {out} is a folder; name a file such as report.html")
-    check_folder(Path(out).parent)
     page = write_report(runs, out, title)
     show.emit({"page": str(page)}) if json else show.line(f"wrote {page}")

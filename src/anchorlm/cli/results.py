@@ -99,11 +99,10 @@ def results(
 
 
 def _core(name: str, data: list[str], out: str, adapter: str | None, row: list[str], json: bool, **chosen: Any) -> None:
-    from ..core import check_folder
     from ..quickstart import packaged_text
     from ..results import Core, core, keep_retention, markdown
+    from ..results.core_table import check_core
 
-    check_folder(out)
     settings = Core(
         data=tuple(data) or (str(packaged_text("held_out.txt")),),
         adapter=adapter or _packaged(),
@@ -115,6 +114,7 @@ def _core(name: str, data: list[str], out: str, adapter: str | None, row: list[s
         rows = [{n: f"{v:.3f}" if isinstance(v, float) else v for n, v in row.items()} for row in found["rows"]]
         show.emit(found) if json else show.table(rows, "recall of written pairs: cosine of centred answer and value")
         return
+    check_core(out)
     lengths = ", ".join(f"{n:,}" for n in settings.lengths)
     show.note(f"measuring {settings.base} and its hybrids at {lengths} tokens, into {out}; "
               "it may take an hour, and goes on where it was stopped")  # fmt: skip

@@ -15,7 +15,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from ..core import UserError, pick_dtype, suggest
-from . import gguf, hub
+from . import files, gguf, hub
 from .cached import is_complete, require_memory
 from .fingerprint import element_count, fingerprint, weight_files
 from .hub import first_line
@@ -149,13 +149,8 @@ def _check_device(device: str) -> str:
 def _read_config(folder: Path):
     path = folder / "config.json"
     if not path.is_file():
-        unfinished = (folder / "checkpoints").is_dir()
-        why = (
-            "its training is not finished; the same train command goes on"
-            if unfinished
-            else ("it is not a Hugging Face model folder")
-        )
-        raise UserError(f"base {folder} has no config.json; {why}")
+        files.check_finished(folder)
+        raise UserError(f"base {folder} has no config.json; it is not a Hugging Face model folder")
     try:
         fields = json.loads(path.read_text(encoding="utf-8"))
         kind = fields.get("model_type")

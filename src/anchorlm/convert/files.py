@@ -19,6 +19,7 @@ LORA_CONFIG = "adapter_config.json"
 LORA_WEIGHTS = "adapter_model.safetensors"
 RUN = "run.json"
 CARD = "README.md"
+RECIPE, MACHINE, CHECKPOINTS = "config.yaml", "env.json", "checkpoints"  # of a training run, a model once it is done
 MODEL_TYPE = "anchorlm"
 _SIZES = ("num_hidden_layers", "num_attention_heads", "hidden_size", "vocab_size")
 
@@ -73,6 +74,30 @@ def _check_backbone(backbone: Any, path: Path) -> None:
         value = backbone.get(name)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise UserError(f"{path} is damaged: backbone.{name} is {value!r}; it must be a whole number of at least 1")
+
+
+def holds_model(folder: str | Path) -> bool:
+    """True for the folder of a model, saved here or elsewhere, and of a training run, finished or not."""
+    folder = Path(folder)
+    if is_adapter(folder) or is_unfinished(folder) or any(folder.glob("model*.safetensors")):
+        return True
+    try:
+        return "model_type" in json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    except (OSError, ValueError, TypeError):
+        return False
+
+
+def is_unfinished(folder: str | Path) -> bool:
+    """True for the folder of a training run that was stopped, or is still going on."""
+    path = Path(folder)
+    started = (path / RECIPE).is_file() and any((path / name).exists() for name in (MACHINE, CHECKPOINTS))
+    return started and not (path / CONFIG).exists()
+
+
+def check_finished(folder: str | Path) -> None:
+    """Raise UserError for a training run that is to be used as a model before it is one."""
+    if is_unfinished(folder):
+        raise UserError(f"{folder} is a training run that is not finished; the same train command goes on with it")
 
 
 def is_adapter(folder: str | Path) -> bool:

@@ -26,10 +26,11 @@ def merge(
 
     LoRA is folded into the linear layers, weights are written once each (tied weights stay tied), and the modelling
     code goes beside them: `AutoModelForCausalLM.from_pretrained(out, trust_remote_code=True)` needs no anchorlm.
-    Raises UserError when `path` is not an anchorlm folder.
+    Raises UserError when `path` is not an anchorlm folder, or a training run that is not finished.
     """
     config = files.read_config(path)
     if config is None:
+        files.check_finished(path)
         raise UserError(f"{path} is not an anchorlm folder; merge takes what convert or train wrote")
     check_apart(out, path, base or config.get("base"))
     with atomic_dir(out, overwrite=overwrite) as folder:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from anchorlm.core import UserError
+from anchorlm.convert.files import holds_model
+from anchorlm.core import UserError, check_folder
 from anchorlm.settings import changed
 
 
@@ -24,14 +25,43 @@ class Facts:
     parts: Mapping[str, Any] = field(default_factory=dict)
 
 
+def check_run_folder(out: str | Path | None) -> None:
+    """Raise UserError unless results may be written to the folder `out`: no file, and no model's; None is no output."""
+    check_folder(out)
+    if out is not None and holds_model(out):
+        raise UserError(f"output {out} is the folder of a model; name another for the results")
+
+
+def check_ours(path: Path, kind: str, *pages: str) -> None:
+    """Raise UserError for a file that a run would write over although no run wrote it.
+
+    path: the result, a JSON file of that kind; pages: suffixes of the pages beside it, which are ours where it is.
+    """
+    if path.exists():
+        if _kind(path) != kind:
+            raise UserError(f"{path} is not the result of a run ({kind}); name another folder")
+        return
+    for page in map(path.with_suffix, pages):
+        if page.exists():
+            raise UserError(f"{page} is not of a run, as no {path.name} is beside it; name another folder")
+
+
+def _kind(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))["kind"]
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+
+
 def check_kept(path: Path, kind: str, facts: Facts, of: Callable[[dict[str, Any]], Facts]) -> None:
     """Raise UserError when `path` holds what a run with these facts would not write again.
 
     of: the facts of a kept result.
     """
+    check_ours(path, kind)
     if not path.exists():
         return
-    old = _read(path, kind, of)
+    old = _read(path, of)
     if old is None:
         raise UserError(f"{path} is not the result of a run ({kind}); name another folder")
     found = _difference(old, facts)
@@ -39,11 +69,10 @@ def check_kept(path: Path, kind: str, facts: Facts, of: Callable[[dict[str, Any]
         raise UserError(f"{path} holds another run: {found}; name another folder, or remove that file")
 
 
-def _read(path: Path, kind: str, of: Callable[[dict[str, Any]], Facts]) -> Facts | None:
-    """None for a file of another kind, or a damaged one."""
+def _read(path: Path, of: Callable[[dict[str, Any]], Facts]) -> Facts | None:
+    """None for a damaged file."""
     try:
-        kept = json.loads(path.read_text(encoding="utf-8"))
-        return of(kept) if kept["kind"] == kind else None
+        return of(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return None
 

@@ -9,11 +9,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from anchorlm.core import UserError, atomic_file, check_folder, suggest
+from anchorlm.core import UserError, atomic_file, suggest
 from anchorlm.data import TokenStore
 from anchorlm.data.tokens import tokenizer_fingerprint
 from anchorlm.environment import environment, model_facts
-from anchorlm.eval.kept import Facts, check_kept
+from anchorlm.eval.kept import Facts, check_kept, check_run_folder
 from anchorlm.eval.options import EvalOptions
 from anchorlm.eval.parts import Parts, model_digest, plan_of
 from anchorlm.eval.suite import Job, Material, Progress
@@ -187,7 +187,7 @@ def check_out(
 
     digests: by model's name, None while its weights are not loaded; final: all are, and with them the window.
     """
-    check_folder(out)
+    check_run_folder(out)
     for suite, material in prepared.materials.items() if out is not None else ():
         options = asdict(prepared.options) | {"own": material.options}
         given = {name: value for name, value in options.items() if final or name != "window"}

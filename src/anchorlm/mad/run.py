@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from ..core import atomic_file, check_folder
+from ..core import atomic_file
 from ..data.mad import TASKS
 from ..environment import environment
-from ..eval.kept import Facts, check_kept
+from ..eval.kept import Facts, check_kept, check_ours, check_run_folder
 from ..eval.parts import Parts
 from ..plan import Plan
 from ..report.html import write_page
@@ -41,9 +41,10 @@ def run_mad(
     Every model of a task and seed sees the same rows. progress is called with the cells done and all of them. Raises
     UserError for a folder whose mad.json has other settings, or models, tasks or seeds that this run leaves out.
     """
-    check_folder(out)
+    check_run_folder(out)
     out, plans = Path(out), mad.plans()
     facts = _facts(mad.model_dump(mode="json"))
+    check_ours(out / "mad.json", "mad", ".md", ".html")
     check_kept(out / "mad.json", "mad", facts, lambda kept: _facts(kept["settings"]))
     parts = Parts(out / "parts")
     keys = {cell: _key(mad, plans, cell, device) for cell in cells(mad)}

@@ -11,13 +11,14 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template, UndefinedError, select_autoescape
 from markupsafe import Markup
 
-from anchorlm.core import UserError, atomic_file
+from anchorlm.core import UserError, atomic_file, check_folder
 from anchorlm.report import analysis, mad, placing, plots, reproducing
 
 SECTIONS = (
     *("plan", "eval", "reading", "bench", "text", "questions", "place"),
     *(*analysis.KINDS, "reproduction", "mad", "limits", "commands"),
 )
+MARK = '<meta name="generator" content="anchorlm">'  # in the head of every page
 BROKEN = (LookupError, TypeError, ValueError, AttributeError, ZeroDivisionError, UndefinedError)  # of missing parts
 
 
@@ -26,8 +27,9 @@ def write_report(run_dirs: str | Path | Iterable[str | Path], out_html: str | Pa
 
     A file's "kind" says what it holds: plan (as `info --json` prints it), eval, bench, reading, text, questions,
     commands, limits, reproduction, and the analyses; files of other kinds are left out. Raises UserError for a missing
-    folder, damaged JSON, a file that lacks parts of its kind, or nothing known.
+    folder, damaged JSON, a file that lacks parts of its kind, nothing known, or an output that is no earlier page.
     """
+    check_page(out_html)
     read = list(_results(run_dirs))
     if not read:
         raise UserError(f"report: no result file in {_names(run_dirs)}; run eval, analyze or quickstart with -o first")
@@ -43,6 +45,16 @@ def write_page(found: Mapping[str, list[dict[str, Any]]], out_html: str | Path, 
     with atomic_file(out_html) as file:
         file.write(page)
     return Path(out_html)
+
+
+def check_page(path: str | Path) -> None:
+    """Raise UserError unless a page can be written there: over nothing, or over an earlier page."""
+    page = Path(path)
+    if page.is_dir():
+        raise UserError(f"page {str(path)!r} is a folder; name a file such as report.html")
+    check_folder(page.parent)
+    if page.exists() and MARK not in page.read_text(encoding="utf-8", errors="replace"):
+        raise UserError(f"page {path} was not written by anchorlm; name another, or move it away")
 
 
 def collect(run_dirs: str | Path | Iterable[str | Path]) -> dict[str, list[dict[str, Any]]]:

@@ -19,7 +19,7 @@ from ..results import Job
 from ..results.plans import row_plans
 from . import work
 from .items import ITEMS, chosen
-from .run import kept, key_of
+from .run import check_out, kept, key_of
 from .scale import Scale
 
 PASS = 3.8  # operations a weight that one pass takes as long as: two, and what is not a product of matrices
@@ -31,9 +31,10 @@ def outline(names: str | Sequence[str], scale: Scale, job: Job) -> dict[str, Any
 
     Seconds are those of this machine at its present speed, roughly: of an item's rows that are not trained, of what it
     measures unless it is kept, and `seconds` of all; what items share counts at the first. mad: small models trained
-    from scratch. Raises UserError for an unknown item or base.
+    from scratch. Raises UserError for an unknown item or base, and a folder that could not be written to.
     """
     wanted = chosen([names] if isinstance(names, str) else names)
+    check_out(job.out, wanted)
     config = load_base_config(scale.base)
     shape = ModelShape.from_config(config)
     todo = [name for name in wanted if kept(job.out, name).get("key") != key_of(ITEMS[name], scale, job)]

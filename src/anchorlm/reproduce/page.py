@@ -15,6 +15,7 @@ from .items import ITEMS
 from .scale import packaged
 
 TITLE = "The paper's tables and figures, measured again"
+KIND = "reproduction"  # of the file that holds every item
 PARTS = ("tables", "claims", "figures", "notes")
 PEERS = ["item", "claim", "paper", "here (95 %)", "verdict", "cause, as far as known"]
 CAUSES = {  # of a verdict whose claim names no cause of its own
@@ -37,7 +38,7 @@ def result(found: Mapping[str, dict[str, Any]], skipped: Mapping[str, str] | Non
     items = [_item(name, paper["items"][name], found.get(name, {})) for name in ITEMS]
     rows = [row for item in items for row in _peers(item, reasons.get(item["name"], ""))]
     return {
-        "kind": "reproduction",
+        "kind": KIND,
         "source": paper["source"],
         "peers": {"line": _counted(items), "heads": PEERS, "rows": rows},
         "items": items,

@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..core import atomic_file, check_folder, pick_dtype
+from ..core import atomic_file, pick_dtype
 from ..data import find_files
 from ..environment import environment
+from ..eval.kept import check_ours, check_run_folder
 from ..eval.suite import Progress
 from ..report.html import BROKEN, write_page
 from ..results import Job
@@ -37,8 +38,8 @@ def reproduce(
     job.train_rows False, items whose rows are not trained are left out, and the page says why. Raises UserError for
     unknown items, when all are left out and, before anything is written, for texts that are missing.
     """
-    check_folder(job.out)
     wanted = chosen([names] if isinstance(names, str) else names) if job.measure else []
+    check_out(job.out, wanted)
     lab, skipped = Lab(scale, job, progress, say), {}
     for name in wanted:
         key = key_of(ITEMS[name], scale, job)
@@ -59,6 +60,14 @@ def reproduce(
     if skipped and len(skipped) == len(wanted):
         raise Untrained(next(iter(skipped.values())))
     return _write(job.out, skipped)
+
+
+def check_out(out: Path, wanted: Iterable[str]) -> None:
+    """Raise UserError where the page or one of these items would be written over what no run wrote."""
+    check_run_folder(out)
+    check_ours(out / "reproduce.json", page.KIND, ".md", ".html")
+    for name in wanted:
+        check_ours(out / f"{name}.json", KIND)
 
 
 def key_of(item: Item, scale: Scale, job: Job) -> dict[str, Any]:

@@ -16,13 +16,15 @@ from ..bench.worker import TIGHT, ModelSpec, measure_peak
 from ..convert import files
 from ..convert.bases import load_base_config
 from ..convert.summary import stored_lora, summary
-from ..core import UserError, atomic_file, check_folder, seed_all
+from ..core import UserError, atomic_file, seed_all
 from ..data import read_documents
 from ..environment import environment
 from ..eval import run_eval
+from ..eval.kept import check_ours, check_run_folder
 from ..eval.parts import Parts, model_digest
 from ..plan import ModelShape
 from ..presets import build
+from .summary import KIND
 
 Progress = Callable[[str, int, int], None]
 
@@ -64,7 +66,7 @@ def core(settings: Core, out: str | Path, progress: Progress | None = None) -> d
     Each cell is kept once measured: a run that was stopped goes on, a finished one only writes the files again.
     Raises UserError for missing text, base or adapter before anything is measured.
     """
-    check_folder(out)
+    check_core(out)
     out = Path(out)
     for name, path in settings.extra.items():
         if not Path(path).is_dir():
@@ -75,7 +77,7 @@ def core(settings: Core, out: str | Path, progress: Progress | None = None) -> d
     ppl = _perplexities(settings, models, opened["teacher"][1], out, progress)
     bench = _bench(settings, models, specs, Parts(out / "parts"), progress)
     result = {
-        "kind": "results",
+        "kind": KIND,
         "name": "core",
         "settings": {**vars(settings), "extra": dict(settings.extra)},
         "environment": environment(models["teacher"]),
@@ -86,9 +88,18 @@ def core(settings: Core, out: str | Path, progress: Progress | None = None) -> d
     return result
 
 
+def check_core(out: str | Path) -> None:
+    """Raise UserError where `core` cannot write, or would write over what is not of such a run."""
+    check_run_folder(out)
+    check_ours(Path(out) / "core.json", KIND, ".md")
+    for name, kind in (("bench", "bench"), ("ppl", "eval")):
+        check_ours(Path(out) / f"{name}.json", kind)
+
+
 def keep_retention(settings: Core, out: str | Path) -> dict[str, Any]:
     """What untrained slots of the preset `anchor` keep of the given text; writes retention.json to `out`."""
-    check_folder(out)
+    check_run_folder(out)
+    check_ours(Path(out) / "retention.json", "retention")
     shape = ModelShape.from_config(load_base_config(settings.base))
     seed_all(settings.seed)
     plan = build("anchor", shape, window=settings.window, sinks=settings.sinks)

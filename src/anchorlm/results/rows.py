@@ -61,7 +61,7 @@ class Built:
         if self.ready:
             return ""
         steps = self.recipe.stage1.steps + self.recipe.stage2.steps if self.recipe else 0
-        checkpoint, _ = newest_complete(self.folder / "checkpoints")
+        checkpoint, _ = newest_complete(self.folder / files.CHECKPOINTS)
         done = read_position(checkpoint).step if checkpoint else 0
         return f"training stands at step {done} of {steps}" if done else "not trained"
 

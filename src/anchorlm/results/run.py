@@ -13,8 +13,9 @@ from rich.console import Console
 
 from ..convert.bases import load_base, load_base_config
 from ..convert.cached import cache_folder
-from ..core import UserError, atomic_file, check_folder, pick_dtype
+from ..core import UserError, atomic_file, pick_dtype
 from ..data import TokenStore, find_files
+from ..eval.kept import check_ours, check_run_folder
 from ..eval.parts import Parts
 from ..eval.suite import Progress
 from ..plan import ModelShape
@@ -142,7 +143,8 @@ def _go(row: Built, run: Run, progress: Progress | None, say: Callable[[str], No
 
 def prepare(table: Table, job: Job) -> Run:
     """A job checked: nothing is written, and what must be trained can be. Raises UserError as `run_table` does."""
-    check_folder(job.out)
+    check_run_folder(job.out)
+    check_ours(job.out / f"{table.page}.json", summary.KIND, ".md")
     for name in job.rows:
         table.row(name, "--rows")
     if not job.data:

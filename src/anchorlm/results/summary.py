@@ -18,6 +18,7 @@ from .records import Record
 from .rows import Built
 from .table import Row, Table
 
+KIND = "results"  # of the file that holds a table
 FAR = 32768  # tokens at which a state that grows is stated beside one that does not
 Cells = Mapping[str, Any]
 
@@ -34,7 +35,7 @@ def result(
     found = {name: {cell: figure.value for cell, figure in row.figures.items()} for name, row in known.items()}
     gaps = {text: {name: _perplexity(cells, text) for name, cells in found.items()} for text in texts}
     return {
-        "kind": "results",
+        "kind": KIND,
         "table": table.model_dump(mode="json", exclude={"rows"}),
         "texts": dict(texts),
         "needle_texts": needle_texts(table),

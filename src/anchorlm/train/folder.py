@@ -16,13 +16,14 @@ from typing import Any
 import torch
 import yaml
 
+from ..convert.files import CHECKPOINTS, MACHINE
+from ..convert.files import RECIPE as CONFIG
 from ..convert.save import command_line, versions
 from ..core import UserError, atomic_file, occupied
 from ..plan import Plan
 from ..settings import Recipe, changed, flatten
 from .checkpoint import NAME, clear_unfinished, newest_complete, read_position
 
-CONFIG = "config.yaml"
 FREE = ("name", "eval_every", "eval_batches", "save_every", "keep_last", "log", "checkpoint", "shard")
 
 
@@ -83,7 +84,7 @@ def first_change(stored: dict[str, Any], wanted: dict[str, Any]) -> str | None:
 
 def find_checkpoint(out: Path, resume: str, say: Callable[[str], None]) -> Path | None:
     """The checkpoint to go on from. `resume`: auto (the newest complete one), never, or a checkpoint folder."""
-    root = out / "checkpoints"
+    root = out / CHECKPOINTS
     if resume == "never":
         _refuse_occupied(out)
         return None
@@ -111,7 +112,7 @@ def write_start(out: Path, recipe: Recipe, wanted: dict[str, Any], preview: dict
     config = {"recipe": recipe.model_dump(mode="json"), **{k: v for k, v in wanted.items() if k != "recipe"}}
     with atomic_file(out / CONFIG) as file:
         yaml.safe_dump(config, file, sort_keys=False)
-    write_json(out / "env.json", environment() | {"preview": preview})
+    write_json(out / MACHINE, environment() | {"preview": preview})
 
 
 def write_json(path: Path, values: Any) -> None:

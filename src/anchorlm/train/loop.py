@@ -13,6 +13,7 @@ import torch
 from safetensors import SafetensorError
 
 from ..convert.calibrate import calibrate, untouched
+from ..convert.files import CHECKPOINTS
 from ..core import UserError, seed_all
 from ..data import Mixture, batches
 from ..settings import Recipe
@@ -46,7 +47,7 @@ class Run:
 
     @property
     def root(self) -> Path:
-        return self.out / "checkpoints"
+        return self.out / CHECKPOINTS
 
     @property
     def last_good(self) -> str:

@@ -9,9 +9,9 @@ from typing import Any
 
 from anchorlm.convert.load import load_tokenizer
 from anchorlm.convert.summary import source_config
-from anchorlm.core import UserError, atomic_file, check_folder
+from anchorlm.core import UserError, atomic_file
 from anchorlm.data import TokenStore, find_files
-from anchorlm.eval.kept import Facts, check_kept
+from anchorlm.eval.kept import Facts, check_kept, check_run_folder
 from anchorlm.eval.parts import Parts, model_digest
 from anchorlm.eval.runner import open_store
 from anchorlm.hf import AnchorForCausalLM
@@ -82,7 +82,7 @@ def check_request(
     **options: Any,
 ) -> tuple[list[str], Target]:
     """Names of the analyses and the model, after everything was checked that needs no weight. Raises UserError."""
-    check_folder(out)
+    check_run_folder(out)
     names, chosen = names_of(what, ANALYSES), Options.of(**options)
     config, stored = source_config(source)
     shape = ModelShape.from_config(config)
@@ -105,7 +105,7 @@ def check_out(
     digest: str | None = None,
 ) -> None:
     """Raise UserError when the folder holds results of another run. digest: of the weights, once they are loaded."""
-    check_folder(out)
+    check_run_folder(out)
     text = None if store is None else store.content_hash
     for name in names if out is not None else ():
         facts = _facts(name, target.plan.to_dict(), options.model_dump(mode="json"), text, digest)
