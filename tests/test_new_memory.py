@@ -122,7 +122,7 @@ def test_our_own_rules_are_put_to_it_with_any_fields_of_a_slot(capsys):
         rows = check_rules([rule], slot, progress=lambda done, total: told.append((done, total)))
         assert not [row for row in rows if row["broken"]]
     assert told[-1] == (2 * len(CHECKS), 2 * len(CHECKS)) and len(told) == 4 * len(CHECKS)
-    with pytest.raises(UserError, match="rule is 'glo'; did you mean 'gla'"):
+    with pytest.raises(UserError, match="rule is 'glo'; one of your own needs --rules FILE; did you mean 'gla'"):
         check_rules(["glo"])
     with pytest.raises(UserError, match="slots.own.lag is 'evicted'; rule 'gla' takes self"):
         check_rules(["gla"], {"lag": "evicted"})

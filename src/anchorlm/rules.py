@@ -322,7 +322,7 @@ class KeptOptions(RuleOptions):
 def known_rule(rule: Any, where: str) -> type[RuleOptions]:
     """The options of a rule. Raises UserError where no such rule is known."""
     if rule not in RULES:
-        raise UserError(f"{where} is {rule!r}; {suggest(str(rule), RULES)} A rule of your own needs --rules FILE")
+        raise UserError(f"{where} is {rule!r}; one of your own needs --rules FILE; {suggest(str(rule), RULES)}")
     return RULES[rule]
 
 

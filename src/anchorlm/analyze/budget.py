@@ -10,7 +10,6 @@ from typing import Any
 from anchorlm.core import UserError, suggest
 from anchorlm.describe import PER_TOKEN, fixed_bytes, state_bytes
 from anchorlm.plan import ModelShape, Plan, Reach
-from anchorlm.rules import RULES
 
 from .scan import neighbours
 
@@ -79,7 +78,7 @@ class Need:
             raise UserError(f"keep {self.keep!r} names a kind twice; name each once")
         if SLOTS in self.keeps[:-1]:
             raise UserError(f"keep {self.keep!r} has slots before another kind; name slots last")
-        rules = [rule for rule in KINDS if rule in RULES]
+        rules = [kind for kind in KINDS if kind not in (FULL, HEADS)]
         if self.rule not in rules:
             raise UserError(f"rule {self.rule!r} cannot be placed; {suggest(self.rule, rules)}")
         least = min(self.kinds, key=self.size)

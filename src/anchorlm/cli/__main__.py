@@ -1,7 +1,8 @@
 """`anchorlm`: the verbs, and what each kind of failure looks like.
 
-Exit codes: 0 done, 2 the user's mistake (one line), 1 ours (one line; the traceback with ANCHORLM_DEBUG=1),
-130 interrupted. Nothing heavy is imported before a verb runs, so `--help` stays quick.
+Exit codes: 0 done, 2 the user's mistake (one line), 1 ours (one line), 130 interrupted. ANCHORLM_DEBUG=1 shows the
+traceback of our mistakes and of those in a memory rule of the user's own. Nothing heavy is imported before a verb runs,
+so `--help` stays quick.
 """
 
 from __future__ import annotations
@@ -124,7 +125,7 @@ def _known_rules() -> None:
 
 def _explain(error: Exception) -> int:
     code, text = classify(error)
-    if code == 1 and os.environ.get("ANCHORLM_DEBUG") == "1":
+    if (code == 1 or _blamed(error)) and os.environ.get("ANCHORLM_DEBUG") == "1":
         traceback.print_exc()
     if code == 2 and not first_process():
         return code  # the first process says the same
@@ -139,16 +140,28 @@ def classify(error: Exception) -> tuple[int, str]:
         return error.exit_code, _usage(error)
     if isinstance(error, UserError):
         return 2, " ".join(str(error).split())
+    if text := _blamed(error):
+        return 2, " ".join(text.split())
     if isinstance(error, OSError) and error.errno == errno.ENOSPC or "No space left on device" in str(error):
         return 2, f"the disk is full{_file_of(error)}; nothing half-written was left behind"
     if isinstance(error, OSError) and error.errno is not None and error.filename:
         return 2, f"{error.filename}: {(error.strerror or 'cannot be used').lower()}"
-    if isinstance(error, MemoryError) or any(words in str(error).lower() for words in OUT_OF_MEMORY):
+    if _is_out_of_memory(error):
         return 1, "out of memory; try --dtype bfloat16, a smaller batch or a shorter context"
     if _is_stopped_training(error):
         return 1, " ".join(str(error).split())
     reason = " ".join(str(error).split()) or type(error).__name__
     return 1, f"{type(error).__name__}: {reason} (ANCHORLM_DEBUG=1 shows the traceback)"
+
+
+def _blamed(error: Exception) -> str | None:
+    """What is wrong in a memory rule of the user's own, if the error comes from one."""
+    own = sys.modules.get("anchorlm.memory.own")
+    return own.blamed(error) if own is not None and not _is_out_of_memory(error) else None
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    return isinstance(error, MemoryError) or any(words in str(error).lower() for words in OUT_OF_MEMORY)
 
 
 def _is_stopped_training(error: Exception) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -17,6 +19,18 @@ from ..rules import RULES, RuleOptions
 from .features import Features
 
 Weights = dict[str, Tensor]
+
+
+NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")  # of a rule, which stands in plans and on the command line
+NO_TEXT = {"null", "true", "false", "yes", "no", "on", "off"}  # to YAML, of which plans are made
+
+
+class RuleError(Exception):
+    """A rule gave what a memory must not give; `rule` is its class."""
+
+    def __init__(self, rule: type[Memory], text: str):
+        super().__init__(text)
+        self.rule = rule
 
 
 class Memory(nn.Module):
@@ -38,6 +52,7 @@ class Memory(nn.Module):
         super().__init_subclass__(**kwargs)
         if rule is None:
             return
+        _check_name(rule)
         other = Memory.rules.get(rule, cls)
         if (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
             raise UserError(f"rule {rule!r} is there already, in {other.__module__}; choose another name")
@@ -74,6 +89,36 @@ class Memory(nn.Module):
 
     def reset_parameters(self) -> None:
         """Put every slow weight at its documented start; a rule that has any says how."""
+
+
+def _check_name(rule: Any) -> None:
+    if not isinstance(rule, str) or not NAME.fullmatch(rule) or rule.lower() in NO_TEXT:
+        allowed = f"a letter, then letters, digits, - _ or ., and none of {', '.join(sorted(NO_TEXT))}"
+        raise UserError(f"rule name {rule!r} is not allowed; allowed: {allowed}")
+
+
+def check_given(rule: type[Memory], where: str, found: Any, wanted: Mapping[str, Tensor] | tuple[int, ...]) -> None:
+    """Raise RuleError unless `found` is {name: tensor}, shaped as those `wanted`, or all with this many rows, heads, ...
+
+    where: the function of the rule that gave it.
+    """
+    if not isinstance(found, Mapping) or not all(isinstance(value, Tensor) for value in found.values()):
+        raise RuleError(rule, f"{where} gives no dictionary of tensors but {type(found).__name__}")
+    shapes = {name: tuple(value.shape) for name, value in found.items()}
+    if isinstance(wanted, tuple):
+        for name, shape in shapes.items():
+            if shape[: len(wanted)] != wanted:
+                raise RuleError(rule, f"{where} gives {name!r} of shape {shape}; it must begin with {wanted}")
+    elif shapes != (known := {name: tuple(value.shape) for name, value in wanted.items()}):
+        raise RuleError(rule, f"{where} gives {shapes}, the state before was {known}")
+
+
+def check_read(rule: type[Memory], found: Any, wanted: tuple[int, ...]) -> None:
+    """Raise RuleError unless `found` is a Partial whose sum has a shape that begins with `wanted`."""
+    if not isinstance(found, Partial) or not isinstance(found.summed, Tensor):
+        raise RuleError(rule, f"read gives no Partial but {type(found).__name__}")
+    if (shape := tuple(found.summed.shape))[: len(wanted)] != wanted:
+        raise RuleError(rule, f"read gives answers of shape {shape}; it must begin with {wanted}")
 
 
 class StepSize(nn.Module):

@@ -6,11 +6,14 @@ import importlib.util
 import os
 import sys
 from pathlib import Path
+from traceback import walk_tb
+from typing import Any
 
 from ..core import UserError
 from ..rules import RULES
-from .base import Memory
+from .base import Memory, RuleError
 
+PREFIX = "anchorlm_rules_"  # of the modules that these files become
 VARIABLE = "ANCHORLM_RULES"  # files for programs that this one starts, separated as in PATH
 
 
@@ -28,10 +31,41 @@ def load_listed() -> None:
     load_rules(*filter(None, os.environ.get(VARIABLE, "").split(os.pathsep)))
 
 
+def blamed(error: BaseException) -> str | None:
+    """One line that names the rule from a loaded file in which an error arose, or which gave what no memory may.
+
+    None where no such rule had a part in it.
+    """
+    if isinstance(error, RuleError):
+        module, owner, where, what = error.rule.__module__, error.rule.__qualname__, "", str(error)
+    else:
+        frames = [(f, line) for f, line in walk_tb(error.__traceback__) if _is_own(f.f_globals.get("__name__"))]
+        if not frames:
+            return None
+        frame, line = frames[-1]
+        module, (owner, _, name) = frame.f_globals["__name__"], frame.f_code.co_qualname.rpartition(".")
+        where, what = f", line {line}, in {name}", f"{type(error).__name__}: {error}"
+    if not _is_own(module):
+        return None
+    file = sys.modules[module].__file__
+    return f"rule {_names(module, owner)} ({file}{where}): {what}; anchorlm doctor --rules {file} puts it to its checks"
+
+
+def _is_own(module: Any) -> bool:
+    return str(module).startswith(PREFIX)
+
+
+def _names(module: str, owner: str) -> str:
+    """The rule that a class of a loaded file belongs to; all of the file where it belongs to none alone."""
+    rules = _rules_of(module)
+    found = [rule for rule in rules if owner in (Memory.rules[rule].__qualname__, RULES[rule].__qualname__)]
+    return ", ".join(map(repr, found or rules))
+
+
 def _load(path: Path, said: str) -> list[str]:
     if not path.is_file():
         raise UserError(f"rules file {said}: no such file")
-    name = f"anchorlm_rules_{path.stem}"
+    name = PREFIX + path.stem
     known = sys.modules.get(name)
     if known is None or Path(str(known.__file__)) != path:
         _run(path, said, name)
@@ -58,5 +92,5 @@ def _run(path: Path, said: str, name: str) -> None:
         sys.modules.pop(name)
         for rule in _rules_of(name):
             del Memory.rules[rule], RULES[rule]
-        reason = " ".join(str(error).split())
-        raise UserError(f"rules file {said} cannot be used: {type(error).__name__}: {reason}") from error
+        kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
+        raise UserError(f"rules file {said} cannot be used: {kind}{' '.join(str(error).split())}") from error

@@ -16,7 +16,7 @@ from ..ops.rows import Span
 from ..ops.wide import widen
 from ..plan import ModelShape, Slot
 from ..state import SlotState
-from .base import Memory, Weights
+from .base import Memory, Weights, check_given
 from .features import Features, Rotary
 from .streaming import leaving_tokens, own_tokens, stream_slot
 from .trace import StreamTrace, Trace
@@ -93,7 +93,9 @@ class SlotWriter(nn.Module):
             return trace, SlotState(held)
         chunks = Chunks(self.slot.chunk, self.slot.behind, span)
         kv, tail = self._taps(k, v, state.tail, span)
-        new = {"kv": kv, **self.memory.tokens(x, k)}
+        brought = self.memory.tokens(x, k)
+        check_given(type(self.memory), "tokens", brought, x.shape[:2])
+        new = {"kv": kv, **brought}
         stream = {name: chunks.join(state.buffer.get(name), value) for name, value in new.items()}
         trace, held = self._commit_all(stream, state, chunks, rotary, recompute, detach)
         return trace, SlotState(held, {name: chunks.rest(value) for name, value in stream.items()}, tail)
@@ -128,6 +130,7 @@ class SlotWriter(nn.Module):
         if weights is not None and not any(fresh):
             return weights
         start = self.memory.start(len(fresh), like)
+        check_given(type(self.memory), "start", start, (len(fresh), self.heads))
         if weights is None:
             return start
         rows = torch.tensor(fresh, device=next(iter(weights.values())).device)[:, None, None, None]
@@ -149,6 +152,7 @@ class SlotWriter(nn.Module):
         if self.value_scale is not None:
             v = widen(v) * self.value_scale
         written = self.memory.write(held, k, v, taken)
+        check_given(type(self.memory), "write", written, held)
         done = [count > i for count in chunks.commits]
         if all(done):
             return written

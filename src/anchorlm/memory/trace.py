@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..ops.chunks import Chunks
 from ..ops.partials import Partial, concatenate
-from .base import Memory, Weights
+from .base import Memory, Weights, check_read
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,9 @@ class Trace:
         if silent and not any(run.written) and not self.rule.streams:  # a learned start may be freed by sharding by now
             return Partial(torch.zeros_like(queries))
         state_heads = next(iter(run.state.values())).shape[1]
-        found = self.rule.read(run.state, queries.reshape(batch, state_heads, -1, width))
+        asked = queries.reshape(batch, state_heads, -1, width)
+        found = self.rule.read(run.state, asked)
+        check_read(self.rule, found, asked.shape[:3] if self.rule.streams else asked.shape)
         return Partial(*(None if x is None else x.reshape(batch, heads, tokens, -1) for x in found))
 
 

@@ -10,7 +10,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..memory.base import Memory
+from ..memory.base import Memory, check_read
 from ..memory.features import Rotary
 from ..memory.trace import StreamTrace, Trace
 from ..ops.partials import Partial
@@ -71,6 +71,7 @@ class SlotReader(nn.Module):
     def answers(self, q: Tensor, trace: Trace | StreamTrace, positions: Tensor, rotary: Rotary) -> Partial:
         """What the slot answers, normalised, before map and mixer: [B, Hq, T, d]."""
         read = trace.read(self.queries(q, positions, rotary), self.slot.silent)
+        check_read(Memory.rules[self.slot.rule], read, q.shape)
         if self.norm_weight is None:
             return read
         answer = widen(read.answer)
