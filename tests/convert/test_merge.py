@@ -83,7 +83,7 @@ with torch.no_grad():
     logits = model(ids).logits
     written = model.generate(ids, max_new_tokens=12, do_sample=False, pad_token_id=0)
     beams = model.generate(ids, max_new_tokens=4, num_beams=2, pad_token_id=0)
-tokenizer = AutoTokenizer.from_pretrained(folder)
+tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
 assert tokenizer.decode(tokenizer("abc")["input_ids"]) == "abc"
 assert type(model).__module__.startswith("transformers_modules.")
 assert model.backbone.lm_head.weight is model.backbone.model.embed_tokens.weight
@@ -92,6 +92,7 @@ torch.save((logits, written), "out.pt")
     )
     done = _plain(tmp_path / "m", code, tmp_path)
     assert done.returncode == 0, done.stderr
+    assert "trust_remote_code" not in done.stdout + done.stderr, "transformers asked for consent"
     theirs, written = torch.load(tmp_path / "out.pt")
     torch.testing.assert_close(theirs, logits(model), atol=1e-4, rtol=1e-3)
     ours = model.generate(tokens(), max_new_tokens=12, do_sample=False, pad_token_id=0)

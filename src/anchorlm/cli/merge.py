@@ -27,4 +27,7 @@ def merge(
     if json:
         return show.emit({"out": str(folder), "bytes": size})
     show.line(f"wrote {folder}, {size:,} bytes")
-    show.line(f'load it anywhere:  AutoModelForCausalLM.from_pretrained("{folder}", trust_remote_code=True)')
+    show.line("load it anywhere:")
+    show.line(f'  AutoModelForCausalLM.from_pretrained("{folder}", trust_remote_code=True)')
+    if (Path(folder) / "tokenizer_config.json").is_file():  # transformers asks for consent before it reads any of it
+        show.line(f'  AutoTokenizer.from_pretrained("{folder}", trust_remote_code=True)')

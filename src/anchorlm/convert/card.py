@@ -36,8 +36,8 @@ import anchorlm
 
 model, tokenizer = anchorlm.load("{folder}")
 ```
-A merged folder also loads without anchorlm:
-`AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)`.
+A merged folder also loads without anchorlm, with `AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)`
+and `AutoTokenizer.from_pretrained(folder, trust_remote_code=True)`.
 
 ## How it was made
 ```
