@@ -8,8 +8,9 @@ import random
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from fractions import Fraction
 from pathlib import Path
 
 import torch
@@ -24,6 +25,22 @@ def suggest(value: str, allowed: Iterable[str]) -> str:
     names = sorted(str(name) for name in allowed)
     close = difflib.get_close_matches(str(value), names, n=1, cutoff=0.6)
     return f"did you mean '{close[0]}'?" if close else f"allowed: {', '.join(names) or 'none'}"
+
+
+MOST = 10**15  # tokens or bytes that may be asked for
+
+
+def quantity(text: str | int, units: Mapping[str, int]) -> int | None:
+    """The whole number of `2MB`, `1.5K` or `1_000_000`: a number and one of `units` (capitals), at most MOST.
+
+    None for any other text. Digits are those of ASCII.
+    """
+    found = re.fullmatch(r"\s*([0-9][0-9_]{0,30}(?:\.[0-9]{1,30})?)\s*([a-z]*)\s*", str(text), re.ASCII | re.IGNORECASE)
+    unit = units.get(found[2].upper()) if found else None
+    if found is None or unit is None:
+        return None
+    value = round(Fraction(found[1].replace("_", "")) * unit)
+    return value if value <= MOST else None
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from itertools import pairwise
@@ -53,10 +54,8 @@ def strict(cls: type, values: Any, where: str) -> dict[str, Any]:
 
 def number_range(text: str) -> range | None:
     """The numbers of `7` or `18-20`; empty where the first is above the last, None for any other text."""
-    first, _, last = text.strip().partition("-")
-    if not first.isdecimal() or (last and not last.isdecimal()):
-        return None
-    return range(int(first), int(last or first) + 1)
+    found = re.fullmatch(r"\s*([0-9]{1,9})(?:-([0-9]{1,9}))?\s*", text)
+    return range(int(found[1]), int(found[2] or found[1]) + 1) if found else None
 
 
 WIDE_BYTES = 4  # fast weights, momentum, step sizes and scores are fp32

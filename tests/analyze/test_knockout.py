@@ -117,7 +117,7 @@ def test_mistakes():
     assert "analysis 'knokout' is unknown; did you mean 'knockout'?" in told("knokout")
     assert told("").startswith("no analysis named; allowed: ablation, cost")
     assert "did you mean 'context'" in told("knockout", contxt=3)
-    assert told("knockout", context=9) == "context is 9; a target beyond the window of 8 needs at least 10 tokens"
+    assert told("knockout", context=9) == "--context is 9; a target beyond the window of 8 needs at least 10 tokens"
     assert "context 900 needs 1,800, as 2 pieces of 900" in told("similarity", context=900)
     assert told("similarity", ()) == "similarity needs --data: a text file or a folder of them"
     assert told("knockout", layers="9").endswith("the model has layers 0 to 3")

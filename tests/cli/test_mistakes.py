@@ -42,7 +42,7 @@ MISTAKES = [
     (("merge", "{folder}", "-o", "{tmp}", "--overwrite"), "is or holds the input folder"),
     (("info", "--shape", ""), "shape ''"),
     (("generate", "{folder}", "--prompt", "x", "--temperature", "nan"), "temperature is nan"),
-    (("generate", "{folder}", "--file", "{tmp}/text.txt", "--limit", "0"), "limit is 0"),
+    (("generate", "{folder}", "--file", "{tmp}/text.txt", "--limit", "0"), "'--limit': 0 is not in"),
     (("generate", "{folder}", "--file", "{tmp}"), "is a folder"),
     (("generate", "{folder}", "--file", "{tmp}/zero.txt"), "zero byte"),
     (("train", "{folder}", "--data", "{tmp}/one.txt", "-o", "{tmp}/o", "--json"), "rows of 1024"),
@@ -86,10 +86,10 @@ MISTAKES = [
     (("place", "{base}", *PLACE, "--report", "{tmp}"), "is a folder"),
     (("place", "{base}", *PLACE, "--keep", "slot"), "did you mean 'slots'?"),
     (("place", "{base}", *PLACE, "--rule", "swiglu"), "'swiglu'"),
-    (("place", "{base}", *PLACE, "--budget", "two"), "budget 'two' is not a size"),
+    (("place", "{base}", *PLACE, "--budget", "two"), "--budget 'two' is not a size"),
     (("place", "{base}", *PLACE, "--budget", "2KB"), "the smallest state, full in one layer, takes 2,560"),
     (("place", "{base}", *PLACE, "--layers", "40"), "the model has layers 0 to 3"),
-    (("place", "{base}", *PLACE, "--window", "40"), "below the context, 40 tokens"),
+    (("place", "{base}", *PLACE, "--window", "40"), "below --context, 40 tokens"),
     (("place", "{base}", *PLACE, "--context", "60"), "context 60 needs 120, as 2 pieces of 60"),
     (("place", "{base}", "--data", "{tmp}/none.txt", *PLACE[2:]), "none.txt"),
     (("place", "{folder}", *PLACE), "converted model already"),
@@ -173,6 +173,29 @@ def test_a_text_may_be_read_without_writing_and_from_a_pipe(call, folder, tmp_pa
     writer = subprocess.Popen(["bash", "-c", f"echo some words > {pipe}"])
     code, text, figures = call("generate", folder, "--file", pipe, "--raw", "--max-new-tokens", 0)
     assert writer.wait() == 0 and code == 0 and text == "\n" and "read 11 tokens" in figures
+
+
+UNFINISHED = [
+    ("merge", "{run}", "-o", "{tmp}/o"), ("info", "{run}"), ("generate", "{run}", "--prompt", "x"),
+    ("eval", "{run}", "--suite", "ar"), ("analyze", "{run}", "--what", "cost"), ("convert", "{run}", "-o", "{tmp}/o"),
+    ("train", "{run}", "--data", "{tmp}/text.txt", "-o", "{tmp}/o"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("arguments", UNFINISHED, ids=[row[0] for row in UNFINISHED])
+def test_a_training_that_is_not_finished_is_named(call, tmp_path, arguments):
+    """Whether it was stopped before its first checkpoint or behind one."""
+    (tmp_path / "text.txt").write_text("some words " * 9)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.yaml").touch()
+    for name in ("env.json", "checkpoints"):
+        (tmp_path / "run" / name).mkdir() if name == "checkpoints" else (tmp_path / "run" / name).touch()
+        code, shown, error = call(*[word.format(run=tmp_path / "run", tmp=tmp_path) for word in arguments])
+        said = (
+            f"error: {tmp_path / 'run'} is a training run that is not finished; the same train command goes on with it"
+        )
+        assert code == 2 and shown == "" and error.rstrip("\n") == said
+        assert not (tmp_path / "o").exists()
 
 
 DAMAGE = {

@@ -185,6 +185,19 @@ def test_dry_run_prints_what_trains_and_changes_nothing(tmp_path):
     assert plan.memory["weights"] > 0 and plan.memory["activations"] > 0
 
 
+def test_a_stage_shorter_than_its_warmup_is_told(tmp_path):
+    text = tiny_store()
+    for steps, warmup, told in ((3, 12, True), (3, 4, True), (3, 3, False), (3, 0, False), (0, 12, False)):
+        console = Console(file=io.StringIO(), width=200)
+        recipe = tiny_recipe(stage1={"steps": steps, "warmup": warmup})
+        train(tiny_hybrid(), char_tokenizer(), recipe, text, tmp_path, console=console, dry_run=True)
+        lines = [line for line in console.file.getvalue().splitlines() if line.startswith("warning: stage")]
+        assert len(lines) == told
+        if told:
+            said = f"stage1.steps is 3, below stage1.warmup, {warmup}: the learning rate ends at {3 / warmup:.0%} of"
+            assert lines[0].startswith(f"warning: {said}")
+
+
 def test_a_plan_without_slots_has_no_stage1(tmp_path):
     model = tiny_hybrid({"attention": PLAN["attention"]})
     with pytest.raises(UserError, match="stage1 has nothing to train.*stage1.steps=0"):

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from anchorlm.core import UserError, suggest
+from anchorlm.core import MOST, UserError, quantity, suggest
 from anchorlm.describe import PER_TOKEN, fixed_bytes, state_bytes
 from anchorlm.plan import ModelShape, Plan, Reach
 
@@ -17,7 +16,7 @@ FULL, HEADS, SLOTS = "full", "heads", "slots"
 KEEPS = (FULL, HEADS, SLOTS)
 SHORT = {"mixed": "full,slots"}
 FAVOUR = 4  # kept tokens of a KV head that is known to need the past, to one of any other head
-UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
+UNITS = {"": 1, "B": 1} | {f"{letter}{b}": 10**power for letter, power in zip("KMG", (3, 6, 9)) for b in ("", "B")}
 
 Unit = Any  # what is placed: a layer, or one KV head as (layer, head)
 
@@ -73,19 +72,19 @@ class Need:
         """Raise UserError for an unknown kind and for a budget that holds no state."""
         for part in self.keeps:
             if part not in KEEPS:
-                raise UserError(f"keep {part!r} is unknown; {suggest(part, (*KEEPS, *SHORT))}")
+                raise UserError(f"--keep {part!r} is unknown; {suggest(part, (*KEEPS, *SHORT))}")
         if len(set(self.keeps)) < len(self.keeps):
-            raise UserError(f"keep {self.keep!r} names a kind twice; name each once")
+            raise UserError(f"--keep {self.keep!r} names a kind twice; name each once")
         if SLOTS in self.keeps[:-1]:
-            raise UserError(f"keep {self.keep!r} has slots before another kind; name slots last")
+            raise UserError(f"--keep {self.keep!r} has slots before another kind; name slots last")
         rules = [kind for kind in KINDS if kind not in (FULL, HEADS)]
         if self.rule not in rules:
-            raise UserError(f"rule {self.rule!r} cannot be placed; {suggest(self.rule, rules)}")
+            raise UserError(f"--rule {self.rule!r} cannot be placed; {suggest(self.rule, rules)}")
         least = min(self.kinds, key=self.size)
         if self.budget < self.size(least):
             smallest = "full in one KV head" if least == HEADS else f"{least} in one layer"
             raise UserError(
-                f"budget is {self.budget:,} bytes; the smallest state, {smallest}, takes {self.size(least):,}"
+                f"--budget is {self.budget:,} bytes; the smallest state, {smallest}, takes {self.size(least):,}"
             )
         return self
 
@@ -98,6 +97,11 @@ class Need:
     def full_size(self, plan: Plan) -> int:
         """Bytes that the plan's full attention holds."""
         return self.context * state_bytes(plan, self.shape)[PER_TOKEN]
+
+    def added(self, plan: Plan) -> int:
+        """Bytes that the plan adds to a window in every layer; where heads keep everything, their window counts too."""
+        slots = Plan(self.plan.layers, plan.slots)
+        return self.full_size(plan) + fixed_bytes(slots, self.shape) - fixed_bytes(self.plan, self.shape)
 
     @property
     def token(self) -> int:
@@ -152,7 +156,7 @@ def choose(need: Need, rankings: Mapping[str, Sequence[Unit]]) -> Choice:
     plan = _plan(need, taken, set(rankings.get(KINDS[HEADS].ranked_by, ())))
     missing = [(kind, "head" if kind == HEADS else "layer") for kind in need.kinds if not taken[kind]]
     notes = [f"{kind}: no {unit}'s gain is clear, so none was placed" for kind, unit in missing]
-    return Choice(plan.check(need.shape), taken, _spent(need, taken), notes)
+    return Choice(plan.check(need.shape), taken, need.added(plan), notes)
 
 
 def _heads_of(need: Need, unit: Unit) -> set[tuple[int, int]]:
@@ -221,10 +225,8 @@ def _reach(need: Need, full: Sequence[int]) -> Reach:
 
 
 def parse_size(text: str | int) -> int:
-    """Bytes of `2MB`, `590KB`, `1_000_000` or `1.5 GB` (decimal units). Raises UserError for anything else."""
-    found = re.fullmatch(r"\s*(\d[\d_]*(?:\.\d+)?)\s*([kmg]?b?)\s*", str(text), re.IGNORECASE)
-    unit = found[2].upper() if found else ""
-    unit += "B" if unit in ("K", "M", "G") else ""
-    if found is None or unit not in UNITS:
-        raise UserError(f"budget {str(text)!r} is not a size; write 2MB, 590KB or 1_000_000")
-    return round(float(found[1].replace("_", "")) * UNITS[unit])
+    """Bytes of `2MB`, `590KB`, `1_000_000` or `1.5 GB` (decimal units). UserError for anything else and above MOST."""
+    size = quantity(text, UNITS)
+    if size is None:
+        raise UserError(f"--budget {str(text)!r} is not a size up to {MOST:,}; write 2MB, 590KB or 1_000_000")
+    return size

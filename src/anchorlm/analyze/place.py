@@ -68,7 +68,7 @@ def place(
     whose weights are measured as the teacher. `options`: the other fields of Settings. With `out` (a .yaml file) the
     plan is written there, every trial to the .json beside it, and a run that was stopped goes on from the .parts
     folder; `report` is one HTML page. `progress(stage, done, at most)`.
-    Raises UserError for values out of range, a budget below one state, too short a text, and outputs that are other files.
+    Raises UserError for values out of range, a budget below one state, too short a text, and outputs of anything else.
     """
     started = time.process_time()
     check_outputs(out, report)

@@ -82,8 +82,8 @@ def cut_pieces(store: TokenStore, context: int, documents: int, what: str = "a s
     held, needed = int((sizes // body).sum()), FEWEST * body
     if held < FEWEST:
         raise UserError(
-            f"data is too short for {what}: it has {int(sizes.sum()):,} tokens, in documents of at most "
-            f"{int(sizes.max()):,}; context {context} needs {needed:,}, as {FEWEST} pieces of {body:,}"
+            f"--data is too short for {what}: it has {int(sizes.sum()):,} tokens, in documents of at most "
+            f"{int(sizes.max()):,}; a context of {context} needs {needed:,}, as {FEWEST} pieces of {body:,}"
         )
     return cut(store, context, documents)
 

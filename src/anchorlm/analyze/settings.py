@@ -56,12 +56,12 @@ class Settings:
         for name, least in LEAST.items():
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
-                raise UserError(f"{name} is {value!r}; it must be a whole number of at least {least}")
+                raise UserError(f"--{name} is {value!r}; it must be a whole number of at least {least}")
         if self.window + self.sinks >= self.context:
-            held = f"window is {self.window} and sinks are {self.sinks}"
-            raise UserError(f"{held}; together they must be below the context, {self.context} tokens")
+            held = f"--window is {self.window} and --sinks is {self.sinks}"
+            raise UserError(f"{held}; together they must be below --context, {self.context} tokens")
         if self.context > shape.max_positions:
-            raise UserError(f"context is {self.context}; the model knows positions up to {shape.max_positions:,}")
+            raise UserError(f"--context is {self.context}; the model knows positions up to {shape.max_positions:,}")
         self.candidates(shape.layers)
         reach = Reach("window", self.window, self.sinks)
         size = parse_size(self.budget)

@@ -35,7 +35,7 @@ from . import (
     show,
     train,
 )
-from .options import SeveralValues, first_process
+from .options import SeveralValues, Verb, first_process
 
 OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory", "you tried to allocate")
 QUIET = {"TRANSFORMERS_VERBOSITY": "error", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_DISABLE_TELEMETRY": "1"}
@@ -79,21 +79,21 @@ def _every_verb(
 ) -> None: ...
 
 
-app.command("doctor")(doctor.doctor)
+app.command("doctor", cls=Verb)(doctor.doctor)
 app.command("convert", cls=SeveralValues)(convert.convert)
 app.command("info", cls=SeveralValues)(info.info)
 app.command("place", cls=SeveralValues)(place.place)
 app.command("train", cls=SeveralValues)(train.train)
 app.command("eval", cls=SeveralValues)(evaluate.evaluate)
 app.command("analyze", cls=SeveralValues)(analyze.analyze)
-app.command("report")(report.report)
+app.command("report", cls=Verb)(report.report)
 app.command("generate", cls=SeveralValues)(generate.generate)
-app.command("merge")(merge.merge)
+app.command("merge", cls=Verb)(merge.merge)
 app.command("results", cls=SeveralValues)(results.results)
 app.command("compare", cls=SeveralValues)(compare.compare)
 app.command("reproduce", cls=SeveralValues)(reproduce.reproduce)
 app.command("mad", cls=SeveralValues)(mad.mad)
-app.command("quickstart")(quickstart.quickstart)
+app.command("quickstart", cls=Verb)(quickstart.quickstart)
 
 
 def run(argv: Sequence[str] | None = None) -> int:

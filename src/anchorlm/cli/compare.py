@@ -75,17 +75,18 @@ def compare(
     from ..compare import Contest, apart, check_methods, contest_table, parse_tokens
     from ..results import Job, run_table
 
-    chosen, budget = check_methods(options.listed(methods)), parse_tokens(tokens)
+    chosen, budget = check_methods(options.listed(methods, "--methods")), parse_tokens(tokens)
     contest = Contest(
         base, chosen, budget, options.whole_numbers(seeds, "--seeds", "seeds, such as 0,1", 0) or (0,),
         sets=_flat(set_), mix=_shares(mix),
     )  # fmt: skip
-    held = (tuple(train), tuple(data)) if train or not data else apart(data)
     found = options.whole_numbers(lengths, "--lengths", "tokens, such as 1024 2048")
+    alone = tuple(options.listed(rows, "--rows"))
+    held = (tuple(train), tuple(data)) if train or not data else apart(data)
     changes = {"window": window, "context": context, "limit": limit, "lengths": found or None, "needles": needles}
     table = contest_table(_placed(contest, layers), **changes, recall=recall, speed=speed)
     job = Job(
-        held[1], Path(out), tuple(validation), held[0], tuple(options.listed(rows)), not no_train, not page, dtype,
+        held[1], Path(out), tuple(validation), held[0], alone, not no_train, not page, dtype,
         options.check_device(device), Path(records) if records else None,
     )  # fmt: skip
     if held[0] and not train:

@@ -13,7 +13,7 @@ Suites = Annotated[
     typer.Option("--suite", help="comma-separated: ppl, niah, ruler, recall, ar, commonsense, mmlu, mmlu-cloze"),
 ]
 Texts = Annotated[list[str], typer.Option("--data", metavar="TEXT...", help="text for perplexity and haystacks")]
-Limit = Annotated[int | None, typer.Option("--limit", help="documents, needles, samples or questions, at most")]
+Limit = Annotated[int | None, typer.Option("--limit", min=1, help="documents, needles, samples or questions, at most")]
 Versus = Annotated[
     list[str],
     typer.Option("--vs", metavar="BASE|teacher|window", help="measure this too; window: the same model without memory"),
@@ -27,7 +27,7 @@ def evaluate(
     source: options.Model,
     data: Texts = [],
     suite: Suites = "ppl",
-    context: Annotated[int, typer.Option(help="tokens of context")] = 2048,
+    context: Annotated[int, typer.Option(min=1, help="tokens of context")] = 2048,
     limit: Limit = None,
     versus: Versus = [],
     set_: options.Sets = [],

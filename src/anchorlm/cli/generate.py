@@ -15,7 +15,7 @@ def generate(
     source: options.Model,
     prompt: Annotated[str, typer.Option("--prompt", "-p", help="what to ask; - reads it from stdin")] = "",
     file: Annotated[str | None, typer.Option("--file", "-f", help="a text to read first, of any length")] = None,
-    max_new_tokens: Annotated[int, typer.Option(help="tokens to write at most")] = 128,
+    max_new_tokens: Annotated[int, typer.Option(min=0, help="tokens to write at most")] = 128,
     temperature: Annotated[float, typer.Option(help="0 is greedy")] = 0.0,
     top_p: Annotated[float, typer.Option(help="sample from the likeliest tokens with this much probability")] = 1.0,
     seed: options.Seed = 0,
@@ -25,10 +25,10 @@ def generate(
         bool | None, typer.Option("--stream/--no-stream", help="print text as it comes; on in a terminal")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="read beyond the positions of full attention")] = False,
-    block: Annotated[int, typer.Option(help="tokens read at a time")] = 512,
-    limit: Annotated[int | None, typer.Option(help="read only so many tokens of the file")] = None,
+    block: Annotated[int, typer.Option(min=1, help="tokens read at a time")] = 512,
+    limit: Annotated[int | None, typer.Option(min=1, help="read only so many tokens of the file")] = None,
     every: Annotated[
-        int, typer.Option("--figures-every", help="print speed and state each time so many were read")
+        int, typer.Option("--figures-every", min=0, help="print speed and state each time so many were read")
     ] = 0,
     dtype: options.Dtype = "auto",
     device: options.Device = "cpu",

@@ -34,7 +34,7 @@ def mad(
     """
     from ..mad import load_mad, run_mad
 
-    chosen = load_mad(table, set_, options.listed(models), options.listed(tasks), seeds)
+    chosen = load_mad(table, set_, options.listed(models, "--models"), options.listed(tasks, "--tasks"), seeds)
     with show.Progress("mad", unit="trainings", left=True) as progress:
         result = run_mad(chosen, out, progress, show.note, options.check_device(device))
     show.emit(result) if json else show.line((Path(out) / "mad.md").read_text(encoding="utf-8"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterable
 from typing import Annotated, Any
@@ -36,7 +37,27 @@ Rules = Annotated[
 ]
 
 
-class SeveralValues(TyperCommand):
+class Verb(TyperCommand):
+    """A verb whose numbers are written in ASCII digits and fit into 64 bits; Python's own `int` takes any others."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        from ..core import UserError
+
+        kinds = {name: param.type_descriptor.annotation for param in self.params for name in param.opts}
+        for arg, after in zip(args, [*args[1:], ""], strict=True):
+            name, equals, value = arg.partition("=")
+            value = value if equals else after
+            if kinds.get(name) in (int, float) and not _readable(value):
+                raise UserError(f"{name} {value[:40]!r} is no number below 2**63 in the digits 0 to 9")
+        return super().parse_args(ctx, args)
+
+
+def _readable(number: str) -> bool:
+    digits = number.lstrip("+-").replace("_", "")
+    return number.isascii() and len(number) <= 40 and not (digits.isdecimal() and int(digits) >= 2**63)
+
+
+class SeveralValues(Verb):
     """A verb whose list options take several values at once: `--data a.txt b.txt` as well as `--data a --data b`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -57,19 +78,25 @@ def spread(args: Iterable[str], names: Iterable[str]) -> list[str]:
     return result
 
 
-def listed(values: Iterable[str]) -> list[str]:
-    """Values of a list option that may also be joined by commas."""
-    return [part.strip() for value in values for part in value.split(",") if part.strip()]
+def listed(values: Iterable[str], flag: str) -> list[str]:
+    """Values of a list option that may also be joined by commas; UserError where it is given and names nothing."""
+    from ..core import UserError
+
+    given = list(values)
+    found = [part.strip() for value in given for part in value.split(",") if part.strip()]
+    if given and not found:
+        raise UserError(f"{flag} {' '.join(given)!r} names nothing; leave it out for the default")
+    return found
 
 
 def whole_numbers(values: Iterable[str], flag: str, example: str, least: int = 1) -> tuple[int, ...]:
     """Values of a list option as whole numbers, in the order given, each once."""
     from ..core import UserError
 
-    texts = listed(values)
+    texts = listed(values, flag)
     for text in texts:
-        if not text.isdecimal() or int(text) < least:
-            raise UserError(f"{flag} {text!r} is no whole number of at least {least}; give {example}")
+        if not re.fullmatch("[0-9]{1,18}", text) or int(text) < least:
+            raise UserError(f"{flag} {text!r} is no whole number from {least} to {10**18 - 1:,}; give {example}")
     return tuple(dict.fromkeys(map(int, texts)))
 
 

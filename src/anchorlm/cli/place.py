@@ -11,6 +11,8 @@ from . import options, show
 Texts = Annotated[list[str], typer.Option("--data", metavar="TEXT...", help="text to measure on; not your test set")]
 PlanFile = Annotated[str, typer.Option("--out", "-o", metavar="PLAN.yaml", help="the plan; every trial goes beside it")]
 Page = Annotated[str | None, typer.Option("--report", metavar="PAGE.html", help="also write one page with figures")]
+Kept = Annotated[int, typer.Option(min=1, help="tokens a KV head that the oracle, or a slot of exact tokens, holds")]
+Steps = Annotated[int | None, typer.Option(min=0, help="layers that the search gives back at most; 0: no search")]
 Keep = Annotated[
     str, typer.Option("--keep", help="full: attention kept in layers; heads: in KV heads; slots; or heads,slots")
 ]
@@ -21,16 +23,16 @@ def place(
     data: Texts = [],
     out: PlanFile = "plan.yaml",
     report: Page = None,
-    window: Annotated[int, typer.Option(help="tokens that a windowed layer sees")] = 128,
-    sinks: Annotated[int, typer.Option(help="first tokens that stay visible")] = 4,
+    window: Annotated[int, typer.Option(min=1, help="tokens that a windowed layer sees")] = 128,
+    sinks: Annotated[int, typer.Option(min=0, help="first tokens that stay visible")] = 4,
     budget: Annotated[str, typer.Option(help="bytes beside the windows, such as 2MB or 590KB")] = "2MB",
-    context: Annotated[int, typer.Option(help="tokens of a document, and of a layer with full attention")] = 1024,
-    documents: Annotated[int, typer.Option(help="pieces of text, and needles, at most")] = 4,
+    context: Annotated[int, typer.Option(min=2, help="tokens of a document, and of a full layer")] = 1024,
+    documents: Annotated[int, typer.Option(min=2, help="pieces of text, and needles, at most")] = 4,
     keep: Keep = "full",
     rule: Annotated[str, typer.Option(help="rule of the slots")] = "swiglu-ttt",
-    kept: Annotated[int, typer.Option(help="tokens a KV head that the oracle, or a slot of exact tokens, holds")] = 128,
+    kept: Kept = 128,
     layers: Annotated[str | None, typer.Option(metavar="7,18-20", help="layers to try; all by default")] = None,
-    steps: Annotated[int | None, typer.Option(help="layers that the search gives back at most; 0: no search")] = None,
+    steps: Steps = None,
     needles: Annotated[bool, typer.Option("--needles/--no-needles", help="also measure hidden facts")] = True,
     heads: Annotated[bool, typer.Option("--heads", help="also measure single KV heads, as --keep heads does")] = False,
     oracle: Annotated[bool, typer.Option("--oracle", help="also score what a few exact tokens would win back")] = False,

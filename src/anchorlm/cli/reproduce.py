@@ -60,7 +60,7 @@ def reproduce(
     from ..results import Job
     from ..settings import flatten
 
-    wanted = options.listed(names or [])
+    wanted = options.listed(names or [], "item")
     if not (page or dry_run):
         readers = [name for name in chosen(wanted) if ITEMS[name].texts]
         if readers and not data:

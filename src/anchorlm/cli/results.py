@@ -88,9 +88,10 @@ def results(
     from ..results import Job, load_table, run_table
 
     changes = {"base": base, "context": context, "lengths": counts or None, "limit": limit, "needles": needles}
+    alone = tuple(options.listed(rows, "--rows"))
     table = load_table(name, **changes)
     job = Job(
-        tuple(data), Path(out), tuple(validation), tuple(train), tuple(options.listed(rows)), not no_train, not page,
+        tuple(data), Path(out), tuple(validation), tuple(train), alone, not no_train, not page,
         records=Path(records) if records else None, **shared,
     )  # fmt: skip
     with show.Progress("", unit="done") as progress:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..core import UserError
+from ..core import MOST, UserError, quantity
 from ..settings import Recipe, StageSettings
 
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9}
@@ -15,11 +14,10 @@ LEAST_STEPS = 40  # of the optimiser; below, a step takes fewer passes than its 
 
 
 def parse_tokens(text: str | int) -> int:
-    """Tokens of `1M`, `300K`, `1.5M` or `20000`. Raises UserError for anything else, and for none at all."""
-    found = re.fullmatch(r"\s*(\d[\d_]*(?:\.\d+)?)\s*([KMB]?)\s*", str(text), re.IGNORECASE)
-    tokens = round(float(found[1].replace("_", "")) * UNITS[found[2].upper()]) if found else 0
-    if tokens < 1:
-        raise UserError(f"--tokens {str(text)!r} is no number of tokens of at least 1; write 1M, 300K or 20000")
+    """Tokens of `1M`, `300K`, `1.5M` or `20000`. Raises UserError for anything else, for none at all and above MOST."""
+    tokens = quantity(text, UNITS)
+    if not tokens:
+        raise UserError(f"--tokens {str(text)!r} is no number of tokens from 1 to {MOST:,}; write 1M, 300K or 20000")
     return tokens
 
 

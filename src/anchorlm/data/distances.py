@@ -88,6 +88,6 @@ def _places(
             return lasts
     needed = sum(pair.size for pair in pairs)
     raise UserError(
-        f"context is {source.length}; a fact in each of {len(bins)} ranges of distance, the first up to {bins[0][1]}, "
-        f"has no room with its question ({needed} tokens in all): take a longer context or a wider window"
+        f"--context is {source.length}; a fact in each of {len(bins)} ranges of distance, the first up to "
+        f"{bins[0][1]}, has no room with its question ({needed} tokens in all): take a longer context or a wider window"
     )

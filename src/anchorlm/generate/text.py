@@ -43,12 +43,12 @@ class Options:
         _at_least("max-new-tokens", self.max_new_tokens, 0)
         _at_least("temperature", self.temperature, 0)
         if not math.isfinite(self.temperature):
-            raise UserError(f"temperature is {self.temperature}; it must be a finite number")
+            raise UserError(f"--temperature is {self.temperature}; it must be a finite number")
         _at_least("block", self.block, 1)
         _at_least("limit", 1 if self.limit is None else self.limit, 1)
         _at_least("figures-every", self.every, 0)
         if not 0 < self.top_p <= 1:
-            raise UserError(f"top-p is {self.top_p}; it must be above 0 and at most 1")
+            raise UserError(f"--top-p is {self.top_p}; it must be above 0 and at most 1")
         if any(not stop for stop in self.stop):
             raise UserError("a stop string is empty")
         return self
@@ -56,7 +56,7 @@ class Options:
 
 def _at_least(name: str, value: float, least: float) -> None:
     if value < least:
-        raise UserError(f"{name} is {value}; it must be at least {least}")
+        raise UserError(f"--{name} is {value}; it must be at least {least}")
 
 
 @dataclass(frozen=True)

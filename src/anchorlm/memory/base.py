@@ -98,7 +98,7 @@ def _check_name(rule: Any) -> None:
 
 
 def check_given(rule: type[Memory], where: str, found: Any, wanted: Mapping[str, Tensor] | tuple[int, ...]) -> None:
-    """Raise RuleError unless `found` is {name: tensor}, shaped as those `wanted`, or all with this many rows, heads, ...
+    """Raise RuleError unless `found` is {name: tensor}, shaped as those `wanted`, or all with so many rows, heads, ...
 
     where: the function of the rule that gave it.
     """

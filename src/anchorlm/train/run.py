@@ -26,7 +26,7 @@ from .parallel import World, check_shard, gather, joined
 from .preview import Preview, available_bytes, preview
 from .rows import mixture
 from .sinks import check_sinks, open_sinks, read_metrics
-from .stages import active_stages, check_recipe, term_names
+from .stages import active_stages, check_recipe, short_stages, term_names
 from .step import make_view
 
 PLAIN: dict[str, Any] = {"highlight": False, "markup": False, "soft_wrap": True}
@@ -89,6 +89,8 @@ def _print_start(console: Console, recipe: Recipe, plan: Preview) -> None:
     console.print(yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False), **PLAIN)
     for table in plan.tables():
         console.print(table)
+    for line in short_stages(recipe):
+        console.print(f"warning: {line}", **PLAIN)
     free = available_bytes()
     if plan.total_bytes > free:
         needed = f"about {plan.total_bytes:,} bytes needed, {free:,} free"

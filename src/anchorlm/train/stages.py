@@ -62,6 +62,16 @@ def active_stages(recipe: Recipe) -> dict[str, StageSettings]:
     return active
 
 
+def short_stages(recipe: Recipe) -> list[str]:
+    """A line for each stage that ends before its learning rate has risen to the peak."""
+    found = {name: stage for name, stage in active_stages(recipe).items() if stage.steps < stage.warmup}
+    return [
+        f"{name}.steps is {stage.steps}, below {name}.warmup, {stage.warmup}: the learning rate ends at "
+        f"{rate_factor(stage, stage.steps - 1):.0%} of its peak; try --set {name}.warmup={stage.steps // 4}"
+        for name, stage in found.items()
+    ]
+
+
 def _weights(stage: StageSettings) -> list[str]:
     return [key for key in type(stage).model_fields if key.startswith("w_")]
 

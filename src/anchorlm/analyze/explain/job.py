@@ -87,11 +87,11 @@ class Target:
         window, context = self.window(options), options.context
         if context < window + 2:
             raise UserError(
-                f"context is {context}; a target beyond the window of {window} needs at least {window + 2} tokens"
+                f"--context is {context}; a target beyond the window of {window} needs at least {window + 2} tokens"
             )
         limit = self.shape.max_positions
         if context > limit and any(reach.unlimited for reach in self.plan.layers):
-            raise UserError(f"context is {context}; layers with full attention know positions up to {limit:,}")
+            raise UserError(f"--context is {context}; layers with full attention know positions up to {limit:,}")
 
     def check_slots(self, what: str) -> None:
         if not self.plan.slots:
