@@ -83,7 +83,7 @@ def cut_pieces(store: TokenStore, context: int, documents: int, what: str = "a s
     if held < FEWEST:
         raise UserError(
             f"--data is too short for {what}: it has {int(sizes.sum()):,} tokens, in documents of at most "
-            f"{int(sizes.max()):,}; a context of {context} needs {needed:,}, as {FEWEST} pieces of {body:,}"
+            f"{int(sizes.max()):,}; --context {context} needs {needed:,}, as {FEWEST} pieces of {body:,}"
         )
     return cut(store, context, documents)
 
