@@ -34,7 +34,7 @@ def cut(store: TokenStore, context: int, limit: int | None = None, tails: bool =
     spans = _spans(store, body, body if not tails else 2 - len(head))
     if not spans:
         longest = int(np.diff(store.offsets).max()) - (store.eos is not None)
-        raise UserError(f"--data: the longest document has {longest} tokens; --context {context} needs {body}")
+        raise UserError(f"--data: the longest document has {longest} tokens; context {context} needs at least {body}")
     if limit and limit < len(spans):
         spans = [spans[i * len(spans) // limit] for i in range(limit)]
     return [np.concatenate([head, store.tokens[begin:stop]]).astype(np.int64) for begin, stop in spans]
