@@ -115,7 +115,7 @@ def test_mistakes():
         return str(error.value)
 
     assert "analysis 'knokout' is unknown; did you mean 'knockout'?" in told("knokout")
-    assert told("").startswith("no analysis named; allowed: ablation, cost")
+    assert told("").startswith("no analysis named; allowed: ablation, choosers, cost")
     assert "did you mean 'context'" in told("knockout", contxt=3)
     assert told("knockout", context=9) == "--context is 9; a target beyond the window of 8 needs at least 10 tokens"
     assert "context 900 needs 1,800, as 2 pieces of 900" in told("similarity", context=900)

@@ -49,7 +49,7 @@ def test_cost_reads_no_weight(call, folder):
 
 MISTAKES = [
     (("--what", "knockot", "--data", "{text}"), "did you mean 'knockout'?"),
-    (("--data", "{text}"), "no analysis named; allowed: ablation, cost, knockout, readmaps, similarity"),
+    (("--data", "{text}"), "no analysis named; allowed: ablation, choosers, cost, knockout, readmaps, similarity"),
     (("--what", "similarity"), "similarity needs --data"),
     (("--what", "similarity", "--data", "{text}", "--context", "300"), "context 300 needs 600, as 2 pieces of 300"),
     (("--what", "knockout", "--data", "{text}", "--context", "9"), "needs at least 10 tokens"),

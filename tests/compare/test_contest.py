@@ -105,7 +105,7 @@ def test_methods_by_default_are_those_that_exist():
 BAD = [
     (["--methods", "lolcat"], "method 'lolcat' is unknown; did you mean 'lolcats'?"),
     (["--methods", "full"], "method 'full' is unknown"),
-    (["--tokens", "0"], "--tokens '0' is no number of tokens of at least 1"),
+    (["--tokens", "0"], "--tokens '0' is no number of tokens from 1 to"),
     (["--tokens", "1MM"], "--tokens '1MM'"),
     (["--tokens", "many"], "--tokens 'many'"),
     (["--tokens", "63"], "row 'teacher-common': --tokens 63 is below 64, one step of 64 tokens"),

@@ -6,6 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import Annotated, Any
 
 import typer
@@ -44,7 +45,7 @@ class Verb(TyperCommand):
         from ..core import UserError
 
         kinds = {name: param.type_descriptor.annotation for param in self.params for name in param.opts}
-        for arg, after in zip(args, [*args[1:], ""], strict=True):
+        for arg, after in pairwise([*args, ""]):
             name, equals, value = arg.partition("=")
             value = value if equals else after
             if kinds.get(name) in (int, float) and not _readable(value):
