@@ -42,7 +42,10 @@ MISTAKES = [
     (("merge", "{folder}", "-o", "{tmp}", "--overwrite"), "is or holds the input folder"),
     (("info", "--shape", ""), "shape ''"),
     (("generate", "{folder}", "--prompt", "x", "--temperature", "nan"), "temperature is nan"),
-    (("generate", "{folder}", "--file", "{tmp}/text.txt", "--limit", "0"), "'--limit': Input should be greater than or equal to 1"),
+    (
+        ("generate", "{folder}", "--file", "{tmp}/text.txt", "--limit", "0"),
+        "'--limit': Input should be greater than or equal to 1",
+    ),
     (("generate", "{folder}", "--file", "{tmp}"), "is a folder"),
     (("generate", "{folder}", "--file", "{tmp}/zero.txt"), "zero byte"),
     (("train", "{folder}", "--data", "{tmp}/one.txt", "-o", "{tmp}/o", "--json"), "rows of 1024"),

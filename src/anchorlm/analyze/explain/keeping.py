@@ -124,7 +124,7 @@ def _row(name: str, count: int, found: dict[tuple[str, int], list[Sums]], seed: 
     full, window, own = (found[key] for key in (("full attention", 0), ("window", 0), (name, count)))
     change = by_group(own, window, seed)
     whole = by_group(full, window, seed).get(BEYOND)
-    closed = change[BEYOND]["value"] / whole["value"] if whole and whole["value"] else None
+    closed = change[BEYOND]["value"] / whole["value"] + 0.0 if whole and whole["value"] else None  # no -0
     return {
         "chooser": name,
         "kept": count,
