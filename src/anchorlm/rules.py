@@ -134,8 +134,7 @@ class TrainedOptions(FastWeightOptions):
     key_scale: length of the normalised keys and queries over the square root of the head width. At 1 the hidden units
         see inputs of unit variance; at length 1 (LaCT) they see almost none and learn slowly without Muon.
     limit: no change of a matrix is longer than this share of the matrix at the start, so that a run of alike tokens
-        cannot blow the state up. At 0.5 gradients through 16 chunks were 77 times as long on one row of a book as on
-        another, at 0.2 less than twice.
+        cannot blow the state up.
     decay: forget a learned share of the state at every chunk, 0.25 % at the start (Titans, arXiv 2501.00663).
     momentum: carry the previous chunk's update.
     group: chunks whose gradients are taken at the weights that held when the group began (Titans' offline batching);
@@ -145,7 +144,7 @@ class TrainedOptions(FastWeightOptions):
     steps: ClassVar[int] = 1  # step sizes a token
     step: float = 0.002
     key_scale: float = 1.0
-    limit: float = 0.2
+    limit: float = 0.5
     decay: bool = False
     momentum: bool = False
     group: int = 1
@@ -186,6 +185,8 @@ class SwigluOptions(TrainedOptions):
     """
 
     steps: ClassVar[int] = 3
+    step: float = 0.001
+    limit: float = 0.2  # at 0.5, gradients through 16 chunks were 77 times as long on one row of a book as on another
     loss: str = "squared"
     ratio: float = 1.0
     rank: int = 0
@@ -219,7 +220,6 @@ class NeuralOptions(TrainedOptions):
     slot_defaults: ClassVar[dict[str, Any]] = {
         "heads": "kv", "mix": {"kind": "convex", "gate": "query"}, "map": {"kind": "none"}, "norm": False,
     }  # fmt: skip
-    limit: float = 0.5
     depth: int = 3
     width: int = 64
     decay: bool = True
