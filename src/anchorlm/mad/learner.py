@@ -52,7 +52,8 @@ class Taps(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, T, D] from [B, T, D]."""
-        return sum(F.pad(x, (0, 0, back, 0))[:, : x.shape[1]] * tap for back, tap in enumerate(self.weight))
+        shifted = [F.pad(x, (0, 0, back, 0))[:, : x.shape[1]] for back in range(len(self.weight))]
+        return (torch.stack(shifted, -1) * self.weight.T).sum(-1)
 
 
 class Learner(nn.Module):
