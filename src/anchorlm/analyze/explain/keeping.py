@@ -23,7 +23,7 @@ from anchorlm.presets import SINKS
 from ..bench import Prefix, Sums, probe_sums
 from ..choosers import CHOOSERS, Chooser, Layer
 from ..oracle import attend
-from ..probes import BEYOND, TEXT, Probe, text_probe
+from ..probes import BEYOND, TEXT, text_probe
 from ..tally import by_group
 from .job import Job, Options, Target
 
@@ -37,7 +37,7 @@ def check(target: Target, options: Options) -> None:
     target.check_context(options)
     limit = target.shape.max_positions
     if options.context > limit:
-        raise UserError(f"context is {options.context}; full attention knows positions up to {limit:,}")
+        raise UserError(f"--context is {options.context}; full attention knows positions up to {limit:,}")
 
 
 def choosers(job: Job) -> Row:
@@ -48,10 +48,12 @@ def choosers(job: Job) -> Row:
     counts = job.options.kept or KEPT
     known = [name for name in CHOOSERS if name != "gate" or gates(job.model, layers)]
     asked = [("full attention", 0), ("window", 0), *((name, count) for count in counts for name in known)]
-    found = {}
-    for done, (name, count) in enumerate(asked, 1):
-        found[name, count] = [_measure(job, probe, name, count, layers, window) for probe in probes]
-        job.tell("choosers", done, len(asked))
+    found: dict[tuple[str, int], list[Sums]] = {each: [] for each in asked}
+    for done, probe in enumerate(probes, 1):
+        teacher = Prefix(job.model, _everywhere(job.model, Reach()), probe)
+        for name, count in asked:
+            found[name, count].append(_measure(job, teacher, name, count, layers, window))
+        job.tell("choosers", done, len(probes))
     return job.head("choosers", len(probes)) | {
         "window": window.window,
         "sinks": window.sinks,
@@ -75,24 +77,27 @@ def gates(model: Any, layers: Sequence[int]) -> dict[int, Any]:
     return found if len(found) == len(set(layers)) else {}
 
 
-def _measure(job: Job, probe: Probe, name: str, count: int, layers: Sequence[int], window: Reach) -> Sums:
-    key = job.key("choosers", chooser=name, count=count, layers=list(layers), probe=probe.digest)
+def _measure(job: Job, teacher: Prefix, name: str, count: int, layers: Sequence[int], window: Reach) -> Sums:
+    key = job.key("choosers", chooser=name, count=count, layers=list(layers), probe=teacher.probe.digest)
     key |= {"window": window.window, "sinks": window.sinks}
-    return job.parts.run(key, lambda: _sums(job.model, probe, name, count, layers, window))
+    return job.parts.run(key, lambda: _sums(teacher, name, count, layers, window))
 
 
 @torch.inference_mode()
-def _sums(model: Any, probe: Probe, name: str, count: int, layers: Sequence[int], window: Reach) -> Sums:
-    depth = len(model.plan.layers)
-    full, windowed = (Plan((reach,) * depth) for reach in (Reach(), window))
-    with lora_disabled(model):
-        teacher = Prefix(model, full, probe)
-        functions = {}
+def _sums(teacher: Prefix, name: str, count: int, layers: Sequence[int], window: Reach) -> Sums:
+    model, plan = teacher.model, _everywhere(teacher.model, window)
+    with lora_disabled(model):  # also while the teacher is first asked for what enters its layers
+        entering, functions = teacher.entering, {}
+        if name == "full attention":
+            return probe_sums(model, model.backbone.model.norm(entering[len(plan.layers)]), teacher.probe)
         if name in CHOOSERS:
-            functions = _functions(model, layers, CHOOSERS[name], count, teacher.entering, window)
+            functions = _functions(model, layers, CHOOSERS[name], count, entering, window)
         with attention_as(model, functions):
-            hidden = run_layers(model, teacher.entering[0], full if name == "full attention" else windowed)
-        return probe_sums(model, hidden, probe)
+            return probe_sums(model, run_layers(model, entering[0], plan), teacher.probe)
+
+
+def _everywhere(model: Any, reach: Reach) -> Plan:
+    return Plan((reach,) * len(model.plan.layers))
 
 
 def _functions(
