@@ -186,7 +186,7 @@ class SwigluOptions(TrainedOptions):
 
     steps: ClassVar[int] = 3
     step: float = 0.001
-    limit: float = 0.2  # at 0.5, chunks step over their minimum and back, and gradients through many of them explode
+    limit: float = 0.22  # at 0.5, chunks step over their minimum and back, and gradients through many of them explode
     loss: str = "squared"
     ratio: float = 1.0
     rank: int = 0
