@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 WORKERS ?= 2
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help install quickstart test test-slow lint format docs lock surface clean
+.PHONY: help install quickstart test test-slow test-harness lint format docs lock surface clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1|/' | column -t -s '|'
@@ -41,6 +41,10 @@ test: lint docs ## lint, types, docs and every quick test
 
 test-slow: install ## the tests that take longer
 	time $(BIN)/pytest -n $(WORKERS) -m slow --durations=15
+
+test-harness: install ## lm-evaluation-harness, put into .venv first, beside our own scorer; real questions: ANCHORLM_TEST_DATA=FOLDER
+	$(BIN)/python -m pip install --quiet 'lm-eval==0.4.13'
+	$(BIN)/pytest tests/eval/test_lm_eval.py -m 'slow or not slow' -s
 
 lock: install ## write requirements.lock from what .venv holds
 	$(BIN)/python tools/lock.py

@@ -8,6 +8,7 @@ import importlib
 import importlib.util
 import json
 import logging
+import os
 from pathlib import Path
 
 import pytest
@@ -66,12 +67,22 @@ def local_tasks(folder, records=RECORDS, subjects=SUBJECTS, mmlu=mmlu_records):
     return found
 
 
-def harness(model, tokenizer, folder, names, limit=None, **options):
+def ours(model, tokenizer):
+    return importlib.import_module("anchorlm.eval.lm_eval").HarnessModel(model, tokenizer)
+
+
+def theirs(model, tokenizer):
+    """The harness's own class for a causal model, which no line of this package has a part in."""
+    from lm_eval.models.huggingface import HFLM
+
+    return HFLM(pretrained=model, tokenizer=tokenizer, device="cpu", batch_size=1)
+
+
+def harness(adapter, folder, names, limit=None):
     """The harness's results and samples of its tasks `names`."""
     from lm_eval import simple_evaluate
     from lm_eval.tasks import TaskManager
 
-    adapter = importlib.import_module("anchorlm.eval.lm_eval").HarnessModel(model, tokenizer, **options)
     manager = TaskManager(include_path=str(folder), include_defaults=False)
     found = {}
     for shots in (0, 5):  # the harness takes one number for all tasks of a call
@@ -81,15 +92,14 @@ def harness(model, tokenizer, folder, names, limit=None, **options):
                                    bootstrap_iters=0, log_samples=True)  # fmt: skip
             for name in chosen:
                 found[name] = (done["results"][name], sorted(done["samples"][name], key=lambda s: s["doc_id"]))
-    return found, adapter
+    return found
 
 
-def agree(row, theirs, name, tolerance):
+def agree(row, found, name, tolerance):
     """Every log-likelihood, every verdict and every mean of one task."""
-    results, samples = theirs
-    ours = row["answers"][name]
-    assert len(samples) == len(ours)
-    for answer, sample in zip(ours, samples, strict=True):
+    results, samples = found
+    assert len(samples) == len(row["answers"][name])
+    for answer, sample in zip(row["answers"][name], samples, strict=True):
         scores = [float(response[0][0]) for response in sample["resps"]]
         assert answer["scores"] == pytest.approx(scores, abs=tolerance)
         for metric in ("acc", "acc_norm"):
@@ -100,14 +110,16 @@ def agree(row, theirs, name, tolerance):
             assert results[f"{metric},none"] == pytest.approx(row["tasks"][name][metric]["value"], rel=1e-4)
 
 
-def check_agreement(model, tokenizer, sets, folder, names, tolerance=1e-3, limit=None):
-    found, adapter = harness(model, tokenizer, folder, names, limit)
+def check_agreement(model, tokenizer, sets, folder, names, tolerance=1e-3, limit=None, wrap=ours):
+    adapter = wrap(model, tokenizer)
+    found = harness(adapter, folder, names, limit)
     rows = {suite: measure(model, tokenizer, some, pooled=suite != "commonsense") for suite, some in sets.items()}
-    for name, theirs in names.items():
+    for name, task in names.items():
         suite = "commonsense" if isinstance(name, str) else {"letters": "mmlu", "cloze": "mmlu-cloze"}[name[1]]
-        agree(rows[suite], found[theirs], name if isinstance(name, str) else name[0], tolerance)
-    cut = sum(answer["cut"] for row in rows.values() for some in row["answers"].values() for answer in some)
-    assert (adapter.truncated > 0) == (cut > 0)
+        agree(rows[suite], found[task], name if isinstance(name, str) else name[0], tolerance)
+    if wrap is ours:
+        cut = sum(answer["cut"] for row in rows.values() for some in row["answers"].values() for answer in some)
+        assert (adapter.truncated > 0) == (cut > 0)
     return rows
 
 
@@ -117,6 +129,39 @@ def test_both_scorers_agree_to_the_example(positions, bos, tmp_path):
     sets = sets_of(write_all(tmp_path / "ours"), "commonsense", "mmlu", "mmlu-cloze")
     model = tiny_llama(max_positions=positions)
     check_agreement(model, char_tokenizer(bos), sets, tmp_path, local_tasks(tmp_path))
+
+
+@needed
+@pytest.mark.parametrize("positions, bos", [(4096, False), (4096, True), (200, False)])
+def test_the_own_model_class_of_the_harness_agrees_too(positions, bos, tmp_path):
+    """On a teacher, which that class can read: nothing of ours is in the forward pass, in cutting or in summing."""
+    sets = sets_of(write_all(tmp_path / "ours"), "commonsense", "mmlu", "mmlu-cloze")
+    model, tokenizer = tiny_llama(max_positions=positions), char_tokenizer(bos)
+    check_agreement(model, tokenizer, sets, tmp_path, local_tasks(tmp_path), wrap=theirs)
+
+
+@needed
+@pytest.mark.slow
+@pytest.mark.data
+@pytest.mark.skipif("ANCHORLM_TEST_DATA" not in os.environ, reason="ANCHORLM_TEST_DATA names no folder of task folders")
+def test_and_on_a_real_model_with_real_questions(smollm2):
+    """Twenty questions of each task and two of each subject: the harness's class scores every choice as ours does."""
+    from lm_eval.api.instance import Instance
+
+    data, farthest, count = os.environ["ANCHORLM_TEST_DATA"], 0.0, 0
+    sets = [*sets_of(data, "commonsense", limit=20)["commonsense"], *sets_of(data, "mmlu", limit=2)["mmlu"][::6]]
+    hflm, mine = theirs(smollm2.model, smollm2.tokenizer), measure(smollm2.model, smollm2.tokenizer, sets)["answers"]
+    for one in sets:
+        pairs = [pair for question in one.questions for pair in question.pairs()]
+        found = hflm.loglikelihood([Instance("loglikelihood", {}, pair, at) for at, pair in enumerate(pairs)])
+        scores = [score for answer in mine[one.name] for score in answer["scores"]]
+        assert len(scores) == len(found)
+        farthest = max(farthest, *(abs(score - other) for score, (other, _) in zip(scores, found, strict=True)))
+        count += len(found)
+        if one.words:
+            assert [answer["acc"] for answer in mine[one.name]] == [int(greedy) for _, greedy in found]
+    print(f"{count} log-likelihoods of {len(sets)} tasks and subjects, farthest apart {farthest:.1e}")
+    assert farthest < 1e-3
 
 
 @needed
