@@ -1,7 +1,7 @@
 """Put the page of `anchorlm results ... -o DIR` into the documentation: tools/figures.py DIR
 
 core.md goes into README.md and docs/core.md, any other page into that of its name in docs/, and the records of the
-rows of results.md and comparison.md into the folder of that name in docs/, one file each.
+rows of results.md, comparison.md, sharing.md and titan.md into the folder of that name in docs/, one file each.
 """
 
 import re
@@ -12,7 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 START = "<!-- results:begin (written by tools/figures.py; no figure here is typed by hand) -->"
 END = "<!-- results:end -->"
-RECORDED = ("results", "comparison")
+RECORDED = ("results", "comparison", "sharing", "titan")
 PAGES = ("core", "reproduce", "mad", *RECORDED)
 MARKED = re.compile(r"<!-- results:begin.*?results:end -->", re.DOTALL)
 

@@ -10,7 +10,7 @@ import typer
 
 from . import options, show
 
-Name = Annotated[str, typer.Argument(metavar="core|retention|TABLE", help="which table: smollm2, or a YAML file")]
+Name = Annotated[str, typer.Argument(metavar="core|retention|TABLE", help="which table: smollm2, sharing, titan, or a YAML file")]
 Texts = Annotated[list[str], typer.Option("--data", metavar="TEXT...", help="evaluation text; of core: packaged")]
 Folder = Annotated[str, typer.Option("--out", "-o", metavar="DIR", help="where the figures and the page go")]
 Base = Annotated[
@@ -74,7 +74,7 @@ def results(
 
     retention: what an untrained memory of the base still answers 16 chunks later, before and after calibration.
 
-    TABLE (smollm2 or a YAML file): every row trained and measured, or taken from where it was stopped.
+    TABLE (smollm2, sharing, titan or a YAML file): every row trained and measured, or taken from where it was stopped.
     """
     shared = {"dtype": dtype, "device": options.check_device(device)}
     counts = options.whole_numbers(lengths, "--lengths", "tokens, such as 1024 2048")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ..data import TokenStore, wordings
 from ..data.needles import Needles, choose_templates
-from ..eval import EvalOptions, ppl
+from ..eval import EvalOptions, ppl, ruler
 from ..eval.facts import FACTS, fact_texts, run_facts
 from ..eval.niah import DEPTHS, TEXTS, prompts, texts_of
 from ..eval.parts import Parts
@@ -18,8 +19,9 @@ from .speed import ROUNDS, WRITTEN, run_speed
 from .table import Table
 
 TEST = "test"
-RECALL, SPEED = "recall", "speed"
-SHOWN = ("metric", "value", "interval", "n", "unit", "note", "groups", "bits_per_byte", "documents", "digits", "speeds")
+RECALL, SPEED, RULER = "recall", "speed", "ruler"
+SHOWN = ("metric", "value", "interval", "n", "unit", "note", "groups", "bits_per_byte", "documents", "digits", "speeds",
+         "by_task")  # fmt: skip
 GROUPS = ("all", "cross_window")  # of every document; intervals and shares of the gap are found from these
 
 
@@ -59,6 +61,7 @@ def cells(table: Table, stores: Mapping[str, TokenStore]) -> list[Cell]:
     found = [_perplexity(table, text, store) for text, store in stores.items()]
     found += [_needles(table, w, n, stores[TEST]) for n in table.lengths for w in table.wordings]
     found += [_recall(table, stores[TEST])] if table.recall else []
+    found += [_ruler(table, stores[TEST])] if table.ruler else []
     return found + ([_speed(table, stores[TEST])] if table.speed else [])
 
 
@@ -94,6 +97,23 @@ def _recall(table: Table, store: TokenStore) -> Cell:
 
 def _try_facts(store: TokenStore, options: EvalOptions, tokenizer: Any) -> None:
     fact_texts(store, tokenizer, replace(options, limit=1))
+
+
+def _ruler(table: Table, store: TokenStore) -> Cell:
+    own = table.ruler.model_dump()
+    values = {name: value for name, value in own.items() if value and name != "lengths"}
+    options = EvalOptions.of(lengths=own["lengths"], seed=table.seed, ruler=values)
+    return Cell(RULER, _run_ruler, _prepared_ruler, store, options, json.loads(json.dumps(own)))
+
+
+def _run_ruler(name: str, model: Any, job: Job) -> dict[str, Any]:
+    material = _prepared_ruler(job.text(), job.options, job.tokenizer)
+    row = ruler.run(name, model, replace(job, material=material))
+    return row | {"by_task": [{name: cell[name] for name in ("task", "length", "value")} for cell in row["cells"]]}
+
+
+def _prepared_ruler(store: TokenStore, options: EvalOptions, tokenizer: Any) -> Any:
+    return ruler.prepare(options, tokenizer, store)
 
 
 def _speed(table: Table, store: TokenStore) -> Cell:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from .core_table import markdown_table, short
-from .sections import recall_lines, seed_lines, span, speed_lines
+from .sections import pair_lines, recall_lines, ruler_lines, seed_lines, span, speed_lines
 from .summary import FAR
 from .table import BASE
 
@@ -27,7 +27,9 @@ def markdown(result: dict[str, Any]) -> str:
         parts += _quality(result, text)
     for wording in table["wordings"]:
         parts += _needle_lines(result, wording)
-    parts += [*recall_lines(result), *speed_lines(result), *seed_lines(result), *_missing(rows)]
+    for lines in (pair_lines, recall_lines, ruler_lines, speed_lines, seed_lines):
+        parts += lines(result)
+    parts += _missing(rows)
     parts += _measured_with(table, result["environments"])
     return "\n".join(parts)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .core_table import markdown_table
-from .measure import FACTS, RECALL, SPEED, WRITTEN
+from .measure import FACTS, GROUPS, RECALL, RULER, SPEED, WRITTEN
 
 Row = dict[str, Any]
 
@@ -67,6 +67,78 @@ def _speeds(cell: Row | None) -> list[str]:
 
 def _rate(value: float) -> str:
     return f"{value:,.0f}" if value >= 10 else f"{value:.1f}"
+
+
+def ruler_lines(result: dict[str, Any]) -> list[str]:
+    """RULER task by task; nothing for a table that does not ask it."""
+    asked = result["table"]["ruler"]
+    if not asked:
+        return []
+    scores = {row["name"]: _by_task(row.get(RULER)) for row in result["rows"]}
+    tasks = list(dict.fromkeys(task for found in scores.values() for task in found))
+    rows = [("mean, 95 %", [_mean(row.get(RULER)) for row in result["rows"]])]
+    rows += [(task, [scores[row["name"]].get(task, "-") for row in result["rows"]]) for task in tasks]
+    lengths = " and ".join(f"{length:,}" for length in asked["lengths"])
+    return [
+        "## RULER by task",
+        "",
+        f"{asked['samples']} samples of each task in {lengths} tokens, made from the test text; the mean share of "
+        "right answers in percent, as published. Mean: of all tasks, with a bootstrap over samples.",
+        "",
+        *markdown_table([["task", *(row["name"] for row in result["rows"])], *([name, *of] for name, of in rows)]),
+        "",
+    ]
+
+
+def _by_task(cell: Row | None) -> dict[str, str]:
+    """Task -> its score over all lengths, in percent."""
+    found: dict[str, list[float]] = {}
+    for part in cell["by_task"] if cell else ():
+        if part["value"] is not None:
+            found.setdefault(part["task"], []).append(part["value"])
+    return {task: f"{100 * sum(values) / len(values):.0f}" for task, values in found.items()}
+
+
+def _mean(cell: Row | None) -> str:
+    if cell is None or cell["value"] is None:
+        return cell["note"] if cell else "not run"
+    ends = span(cell["interval"] and [100 * end for end in cell["interval"]], "{:.0f}")
+    return f"{100 * cell['value']:.0f} ({ends})"
+
+
+def pair_lines(result: dict[str, Any]) -> list[str]:
+    """Rows beside the row they are set against; nothing for a table that sets none."""
+    rows = {row["name"]: row for row in result["rows"]}
+    pairs = [(row, rows[row["against"]]) for row in rows.values() if row["against"]]
+    if not pairs:
+        return []
+    heads = [f"{text}, {GROUP_HEADS[group]}" for text in result["texts"] for group in GROUPS]
+    lines = [["row", "against", "bytes", *(part for head in heads for part in (head, "95 %"))]]
+    lines += [[row["name"], other["name"], _bytes_of(row, other), *_pair_cells(row, result["texts"])]
+              for row, other in pairs]  # fmt: skip
+    return [
+        "## Side by side",
+        "",
+        "Nats a token above the row that it is set against: below 0, this row is better. Intervals: bootstrap over "
+        "pieces of the text, both rows on the same pieces. Bytes: what either has beyond window and sinks.",
+        "",
+        *markdown_table(lines, texts=2),
+        "",
+    ]
+
+
+GROUP_HEADS = {"all": "all tokens", "cross_window": "cross-window"}
+
+
+def _bytes_of(row: Row, other: Row) -> str:
+    sizes = [side.get("beyond_window") for side in (row, other)]
+    return "-" if None in sizes else f"{sizes[0] / 1e6:.2f} MB for {sizes[1] / 1e6:.2f} MB"
+
+
+def _pair_cells(row: Row, texts: Any) -> list[str]:
+    found = [row.get("paired", {}).get(text, {}).get(group) for text in texts for group in GROUPS]
+    return [part for one in found for part in ((f"{one['nats']:+.3f}", span(one["interval"], "{:+.3f}")) if one
+            else ("-", "-"))]  # fmt: skip
 
 
 def seed_lines(result: dict[str, Any]) -> list[str]:

@@ -12,7 +12,7 @@ from ..describe import bytes_at
 from ..eval.stats import bootstrap_share
 from ..plan import ModelShape, Plan
 from .archive import Known
-from .measure import GROUPS, RECALL, SPEED, needle_name, needle_texts
+from .measure import GROUPS, RECALL, RULER, SPEED, needle_name, needle_texts
 from .plans import beyond_window
 from .records import Record
 from .rows import Built
@@ -59,7 +59,8 @@ def _environments(known: Mapping[str, Known]) -> list[dict[str, Any]]:
 def _row(
     table: Table, row: Row, built: Built | None, shape: ModelShape, known: Known | None, gaps: Mapping[str, Any]
 ) -> dict[str, Any]:
-    facts = {"name": row.name, "note": row.note, "start": row.start, "recipe": row.recipe, "repeats": row.repeats}
+    facts = {"name": row.name, "note": row.note, "start": row.start, "recipe": row.recipe}
+    facts |= {"repeats": row.repeats, "against": row.against}
     if built is None or known is None:
         return {**facts, "plan": None, "missing": [row.needs], "texts": {}, "needles": {}}
     record, cells = known.record, {name: figure.value for name, figure in known.figures.items()}
@@ -74,8 +75,9 @@ def _row(
         "training_tokens_per_s": record.training_tokens_per_s if record else None,
         "missing": known.missing,
         "texts": {text: _text(table, row.name, rows) for text, rows in gaps.items() if rows.get(row.name)},
+        "paired": {text: _paired(table, row, rows) for text, rows in gaps.items()} if row.against else {},
         "needles": {w: _needles(table, w, cells) for w in table.wordings},
-        **{name: cells[name] for name in (RECALL, SPEED) if name in cells},
+        **{name: cells[name] for name in (RECALL, RULER, SPEED) if name in cells},
     }
 
 
@@ -115,10 +117,19 @@ def _measured(rows: Mapping[str, Any], *names: str) -> list[Any] | None:
 def _whole(table: Table, group: str, rows: Mapping[str, Any]) -> dict[str, Any] | None:
     """Nats per target between the two rows of the gap; None until both are measured."""
     cells = table.gap and _measured(rows, table.gap.control, table.gap.teacher)
-    if not cells:
-        return None
+    return _above(cells, group, table.seed) if cells else None
+
+
+def _paired(table: Table, row: Row, rows: Mapping[str, Any]) -> dict[str, Any]:
+    """Nats per target of each group above the row that this one is set against, by document; None until both are."""
+    cells = _measured(rows, row.name, row.against)
+    return {group: _above(cells, group, table.seed) if cells else None for group in GROUPS}
+
+
+def _above(cells: Sequence[Any], group: str, seed: int) -> dict[str, Any]:
+    """The first cell's nats per target above the second's."""
     nats, counts = _sums(cells[0], group) - _sums(cells[1], group), _sums(cells[0], group, 1)
-    return {"nats": float(nats.sum() / counts.sum()), "interval": bootstrap_share(nats, counts)}
+    return {"nats": float(nats.sum() / counts.sum()), "interval": bootstrap_share(nats, counts, seed)}
 
 
 def _share(table: Table, group: str, rows: Mapping[str, Any], name: str) -> dict[str, Any] | None:

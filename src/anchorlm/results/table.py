@@ -37,6 +37,15 @@ class Gap(Strict):
     groups: tuple[Literal["cross_window", "all"], ...] = Field(("cross_window",), min_length=1)
 
 
+class RulerSettings(Strict):
+    """RULER as the suite of that name asks it: samples of each task and length. answer_tokens: most of an answer."""
+
+    lengths: tuple[int, ...] = Field((512,), min_length=1)
+    samples: int = Field(5, ge=1)
+    tasks: tuple[str, ...] = ()  # none: all that need no file of questions
+    answer_tokens: int | None = Field(None, ge=1)
+
+
 class Row(Strict):
     """One model. Without a recipe it is measured as converted.
 
@@ -44,8 +53,8 @@ class Row(Strict):
     unless it says otherwise; or `{same_bytes: ROW}`, a window alone whose state has at least that row's bytes. With
     `place`, a list of layers, the preset is made for so many layers and put there; all others have the table's window.
     start: "base", or an earlier trained row: under its own plan it goes on, under another one what both have in
-    common is taken over. repeats: the row that this one is again, with another seed. needs: why the row cannot be
-    built yet.
+    common is taken over. repeats: the row that this one is again, with another seed. against: an earlier row that the
+    page compares this one with, text by text. needs: why the row cannot be built yet.
     """
 
     name: str
@@ -56,6 +65,7 @@ class Row(Strict):
     set: dict[str, Any] = {}
     mix: MixSettings | None = None
     repeats: str = ""
+    against: str = ""
     needs: str = ""
 
     @property
@@ -73,7 +83,7 @@ class Table(Strict):
     """
 
     title: str
-    page: Literal["results", "comparison"] = "results"
+    page: Literal["results", "comparison", "sharing", "titan"] = "results"
     about: tuple[str, ...] = ()
     base: str
     window: int = Field(128, ge=1)
@@ -85,6 +95,7 @@ class Table(Strict):
     wordings: tuple[Literal["heldout", "train"], ...] = Field(("heldout", "train"), min_length=1)
     recall: int = Field(0, ge=0)
     speed: int = Field(0, ge=0)
+    ruler: RulerSettings | None = None
     seed: int = Field(0, ge=0, lt=2**63)
     training: Training = Training()
     gap: Gap | None = None
@@ -198,8 +209,9 @@ def _check_start(row: Row, seen: dict[str, Row]) -> None:
 
 
 def _check_parts(row: Row, seen: Mapping[str, Row]) -> None:
-    if row.repeats and row.repeats not in seen:
-        raise UserError(f"row {row.name!r} repeats {row.repeats!r}, no row above it; {suggest(row.repeats, seen)}")
+    for verb, other in (("repeats", row.repeats), ("is set against", row.against)):
+        if other and other not in seen:
+            raise UserError(f"row {row.name!r} {verb} {other!r}, no row above it; {suggest(other, seen)}")
     if row.needs and (row.plan is not None or row.recipe):
         raise UserError(f"row {row.name!r} needs what is not built, so it takes no plan and no recipe")
     if not row.needs and row.plan is None and row.start == BASE:
