@@ -10,7 +10,8 @@ import typer
 
 from . import options, show
 
-Name = Annotated[str, typer.Argument(metavar="core|retention|TABLE", help="which table: smollm2, sharing, titan, or a YAML file")]
+ABOUT = "which table: smollm2, sharing, titan, or a YAML file"
+Name = Annotated[str, typer.Argument(metavar="core|retention|TABLE", help=ABOUT)]
 Texts = Annotated[list[str], typer.Option("--data", metavar="TEXT...", help="evaluation text; of core: packaged")]
 Folder = Annotated[str, typer.Option("--out", "-o", metavar="DIR", help="where the figures and the page go")]
 Base = Annotated[
