@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 from .linear_rules import GlaOptions, GsaOptions
@@ -38,6 +39,17 @@ def describe(plan: Plan, shape: ModelShape) -> list[dict[str, Any]]:
         else:
             rows.append(row)
     return [row | {"layers": _range(*row["layers"])} for row in rows]
+
+
+def layers_text(layers: Iterable[int]) -> str:
+    """Layers as `--layers` takes them, neighbours as a range: 0-1, 7, 26-29; - for none."""
+    runs: list[list[int]] = []
+    for layer in sorted(layers):
+        if runs and layer == runs[-1][1] + 1:
+            runs[-1][1] = layer
+        else:
+            runs.append([layer, layer])
+    return ", ".join(_range(*run) for run in runs) or "-"
 
 
 def _range(first: int, last: int) -> str:

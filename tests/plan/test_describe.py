@@ -1,9 +1,13 @@
 """A plan's bytes from shapes alone: the published figures, and every part on a line of its own."""
 
-import pytest
+from itertools import pairwise
 
-from anchorlm.describe import describe, describe_slots, state_bytes
-from anchorlm.plan import ModelShape, Plan
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anchorlm.describe import describe, describe_slots, layers_text, state_bytes
+from anchorlm.plan import ModelShape, Plan, layer_range
 from anchorlm.presets import build
 
 LLAMA = ModelShape(32, 32, 8, 128, 4096, 128256, 131072)
@@ -89,3 +93,11 @@ def test_bytes_and_words_of_single_heads():
 def test_all_heads_named_count_as_the_layer_that_they_are():
     named = Plan.from_dict({"attention": {"kind": "window", "window": 9, "heads": {"0-7": "full"}}}, 32)
     assert state_bytes(named, LLAMA) == state_bytes(build("full", LLAMA), LLAMA)
+
+
+@given(st.sets(st.integers(0, 40)))
+def test_layers_in_words_are_read_back(layers):
+    text = layers_text(layers)
+    parts = [] if text == "-" else text.split(", ")
+    assert [layer for part in parts for layer in layer_range(part, 41, "layers")] == sorted(layers)
+    assert all(int(after.split("-")[0]) > int(before.split("-")[-1]) + 1 for before, after in pairwise(parts))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..describe import layers_text
+
 Row = dict[str, Any]
 
 
@@ -35,7 +37,7 @@ def curve_rows(result: Row) -> list[Row]:
     return [
         {
             "plan": point["series"],
-            "layers": "all" if point["series"] == "teacher" else ", ".join(map(str, point["layers"])) or "-",
+            "layers": "all" if point["series"] == "teacher" else layers_text(point["layers"]),
             "bytes": point["bytes"],
             "loss": plain(point["loss"]["all"]),
             "beyond": plain(point["loss"]["beyond"]),

@@ -57,9 +57,12 @@ def _peers(item: Mapping[str, Any], reason: str) -> list[list[str]]:
 
 def _counted(items: Sequence[Mapping[str, Any]]) -> str:
     found, missing = verdicts({"items": items}), sum(not item["measured"] for item in items)
-    parts = ", ".join(f"{count} {name}" for name, count in found.items() if count) or "none"
+    many = {claims.AGREES: "agree", claims.NOT: "disagree"}
+    parts = ", ".join(
+        f"{count} {name if count == 1 else many.get(name, name)}" for name, count in found.items() if count
+    )
     rest = f"; {missing} of {len(items)} items are not measured" if missing else ""
-    return f"Of {sum(found.values())} claims: {parts}{rest}."
+    return f"Of {sum(found.values())} claims: {parts or 'none'}{rest}."
 
 
 def shown(name: str, found: Mapping[str, Any]) -> str:

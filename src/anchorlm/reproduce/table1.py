@@ -9,6 +9,7 @@ import numpy as np
 
 from ..convert.views import PlanView, teacher
 from ..core import UserError
+from ..describe import layers_text
 from ..eval import EvalOptions
 from ..eval.suite import Job as EvalJob
 from ..eval.suites import run_ppl
@@ -107,7 +108,7 @@ def _table(
         size = fast_bytes(left, run.shape)
         found, rise = losses(rows[name], None, seed), rises.get(name, dict.fromkeys(GROUPS))
         lines.append([
-            name, ", ".join(map(str, groups.get(name, ()))) or "-", str(len(left.slots)), f"{size / 1e6:.2f} MB",
+            name, layers_text(groups.get(name, ())), str(len(left.slots)), f"{size / 1e6:.2f} MB",
             claims.perplexity(found["all"]), claims.perplexity_span(found["all"]), _rise(rise["all"]),
             claims.perplexity(found["cross_window"]), _rise(rise["cross_window"]),
         ])  # fmt: skip
