@@ -225,6 +225,8 @@ def _explain(kind: type[Strict], error: Any, what: str) -> str:
         return f"{what} key {dotted!r} is missing"
     if error["type"] == "value_error":
         return f"{what} {dotted}: {error['ctx']['error']}"
+    if error["type"] in ("tuple_type", "list_type"):
+        return f"{what} {dotted} = {error['input']!r}: give a list, as [a, b]"
     return f"{what} {dotted} = {error['input']!r}: {error['msg'][0].lower()}{error['msg'][1:]}"
 
 

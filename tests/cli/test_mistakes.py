@@ -44,7 +44,7 @@ MISTAKES = [
     (("generate", "{folder}", "--prompt", "x", "--temperature", "nan"), "temperature is nan"),
     (
         ("generate", "{folder}", "--file", "{tmp}/text.txt", "--limit", "0"),
-        "'--limit': Input should be greater than",
+        "'--limit': Input should be greater than or equal to 1, not '0'",
     ),
     (("generate", "{folder}", "--file", "{tmp}"), "is a folder"),
     (("generate", "{folder}", "--file", "{tmp}/zero.txt"), "zero byte"),

@@ -173,7 +173,14 @@ def _is_stopped_training(error: Exception) -> bool:
 def _usage(error: typer.TyperException) -> str:
     context = getattr(error, "ctx", None)
     where = context.command_path if context is not None else "anchorlm"
-    return f"{' '.join(error.format_message().split()).rstrip('.')}; see {where} --help"
+    text = " ".join(error.format_message().split()).rstrip(".")
+    return f"{text}{_given(error)}; see {where} --help"
+
+
+def _given(error: BaseException) -> str:
+    """The value that a flag refuses, which the parser does not name itself."""
+    found = getattr(error.__cause__, "errors", list)()
+    return f", not {found[0]['input']!r}" if found and "input" in found[0] else ""
 
 
 def _file_of(error: BaseException) -> str:
