@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from anchorlm.analyze import choosers, run_analysis
-from anchorlm.analyze.choosers import BLOCK, CHOOSERS, Layer
+from anchorlm.analyze.choosers import CHOOSERS, Layer
+from anchorlm.analyze.explain import keeping
 from anchorlm.analyze.oracle import attend
 from anchorlm.core import UserError
 from anchorlm.hf import AnchorForCausalLM
@@ -21,7 +22,8 @@ from small import char_tokenizer, tiny_llama
 
 WINDOW = Reach("window", 9, 2)
 STREAMS = ("recent", "key norm", "attention received")
-LENGTHS = (1, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 9, 167)
+WINDOWS = (Reach("window", 1), Reach("window", 1, 2), WINDOW, Reach("window", 80, 4))
+LENGTHS = (1, 9, 10, 11, 16, 97)
 
 
 def layer_of(length: int, ids: torch.Tensor | None = None, window: Reach = WINDOW) -> Layer:
@@ -35,49 +37,48 @@ def layer_of(length: int, ids: torch.Tensor | None = None, window: Reach = WINDO
     return Layer(decoder.self_attn, decoder.input_layernorm(x), rotary, window, Reach())
 
 
-def beyond(seen: torch.Tensor, window: Reach) -> torch.Tensor:
-    """Of the tokens that a chooser shows, those that the window does not."""
-    place = torch.arange(seen.shape[2])
-    return seen & (place[:, None] - place[None] >= window.window)
+def gone(length: int, window: Reach) -> torch.Tensor:
+    """How many tokens but the sinks are beyond the window of each query."""
+    return (torch.arange(length) + 1 - window.window - window.sinks).clamp(min=0)
 
 
+@pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize("name", STREAMS)
 @torch.inference_mode()
-def test_no_query_sees_more_than_so_many_and_none_is_wasted(name, length):
-    layer = layer_of(length)
-    seen = beyond(CHOOSERS[name](layer, 5), WINDOW).sum(-1)
-    gone = [max(0, first + BLOCK - WINDOW.window - WINDOW.sinks) for first in range(0, length, BLOCK)]
-    for number, left in enumerate(gone):
-        block = seen[:, number * BLOCK : (number + 1) * BLOCK]
-        assert int(block.max()) <= 5
-        if block.shape[1] == BLOCK:
-            assert (block[:, -1] == min(5, left)).all()
+def test_every_query_finds_as_many_as_there_can_be_beyond_its_window(name, length, window):
+    seen = CHOOSERS[name](layer_of(length, window=window), 5)
+    assert torch.equal(seen.sum(-1), gone(length, window).clamp(max=5).expand(2, -1))
+    place = torch.arange(length)
+    assert not (seen & (place[:, None] - place[None] < window.window)).any() and not seen[..., : window.sinks].any()
 
 
+@pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("name", STREAMS)
 @torch.inference_mode()
-def test_a_stream_does_not_look_ahead(name):
-    ids = tokens(1, 3 * BLOCK)
+def test_a_stream_does_not_look_ahead(name, window):
+    ids, at = tokens(1, 160), 101
     other = ids.clone()
-    other[:, 2 * BLOCK :] = (other[:, 2 * BLOCK :] + 3) % 40
-    first, second = (CHOOSERS[name](layer_of(3 * BLOCK, each), 5) for each in (ids, other))
-    assert torch.equal(first[:, : 2 * BLOCK], second[:, : 2 * BLOCK])
+    other[:, at:] = (other[:, at:] + 3) % 40
+    first, second = (CHOOSERS[name](layer_of(160, each, window), 5) for each in (ids, other))
+    assert torch.equal(first[:, :at], second[:, :at])
 
 
+@pytest.mark.parametrize("count", [1, 8, 150, 167])
+@pytest.mark.parametrize("width", [1, 9, 100])
 @torch.inference_mode()
-def test_recent_tokens_are_a_wider_window():
-    layer = layer_of(167, window=Reach("window", 9))
-    seen = choosers.recent(layer, 167)
+def test_recent_tokens_are_a_window_wider_by_as_many(width, count):
+    layer = layer_of(167, window=Reach("window", width))
+    seen = choosers.recent(layer, count)
     wide = attend(layer.attention, layer.x, layer.rotary, seen, layer.window, layer.own)
-    whole = Layer(layer.attention, layer.x, layer.rotary, Reach("window", 200), Reach())
+    whole = Layer(layer.attention, layer.x, layer.rotary, Reach("window", width + count), Reach())
     none = torch.zeros(1, 1, 167, dtype=torch.bool)
     assert_near(wide, attend(whole.attention, whole.x, whole.rotary, none, whole.window, whole.own), 1e-9)
 
 
 @torch.inference_mode()
 def test_attention_received_against_a_loop_over_queries():
-    length, count = 2 * BLOCK + 5, 4
+    length, count = 61, 4
     layer = layer_of(length)
     q, k, _ = layer.attention.project(layer.x)
     angles = layer.rotary(torch.arange(length)[None])
@@ -85,18 +86,17 @@ def test_attention_received_against_a_loop_over_queries():
     found = choosers.received(layer, count)
     for head in range(2):
         total, dropped = [0.0] * length, set()
-        for first, last, left in layer.blocks:
-            pool = [s for s in range(WINDOW.sinks, left) if s not in dropped]
+        for t in range(length):
+            pool = [s for s in range(WINDOW.sinks, t + 1 - WINDOW.window) if s not in dropped]
             kept = set(sorted(pool, key=lambda s: (-total[s], s))[:count])
             dropped |= set(pool) - kept
-            assert set(found[head, first].nonzero().flatten().tolist()) == kept
-            for t in range(first, last):
-                sight = [s for s in range(t + 1) if s < WINDOW.sinks or t - s < WINDOW.window or s in kept]
-                for query in (2 * head, 2 * head + 1):
-                    scores = {s: float(q[query, t] @ k[head, s]) * layer.attention.scale for s in sight}
-                    mass = sum(math.exp(score) for score in scores.values())
-                    for s, score in scores.items():
-                        total[s] += math.exp(score) / mass
+            assert set(found[head, t].nonzero().flatten().tolist()) == kept
+            sight = [s for s in range(t + 1) if s < WINDOW.sinks or t - s < WINDOW.window or s in kept]
+            for query in (2 * head, 2 * head + 1):
+                scores = {s: float(q[query, t] @ k[head, s]) * layer.attention.scale for s in sight}
+                mass = sum(math.exp(score) for score in scores.values())
+                for s, score in scores.items():
+                    total[s] += math.exp(score) / mass
 
 
 def kept_model():
@@ -128,11 +128,26 @@ def test_a_model_without_gates_has_no_row_for_them():
     assert "gate" not in {row["chooser"] for row in found["rows"]}
 
 
+def test_no_share_is_stated_where_full_attention_saves_nothing():
+    sums = {
+        "window": [{"beyond": [3.0, 2], "all": [3.0, 2]}] * 3,
+        "full attention": [{"beyond": [4.0, 2], "all": [4.0, 2]}] * 3,
+    }
+    rows = {name: keeping._row(name, 0, {(key, 0): value for key, value in sums.items()}, 0) for name in sums}
+    assert rows["full attention"]["change"]["beyond"]["value"] > 0 and rows["full attention"]["closed"] is None
+
+
 SMALL = {"context": 64, "documents": 2, "kept": [4]}
 
 
 @pytest.mark.parametrize(
-    "options, message", [({"layers": "99"}, "layer"), ({"kept": [0]}, "at least 1"), ({"windows": [4]}, "no meaning")]
+    "options, message",
+    [
+        ({"layers": "99"}, "layer"),
+        ({"kept": [0]}, "at least 1"),
+        ({"kept": [8, 8]}, "once"),
+        ({"windows": [4]}, "no meaning"),
+    ],
 )
 def test_a_bad_request_is_told_before_anything_is_run(options, message):
     with pytest.raises(UserError, match=message):

@@ -2,8 +2,9 @@
 
 import math
 
+from anchorlm.reproduce import load_scale, reproduce
 from anchorlm.train.sinks import read_metrics
-from reproduced import by_name
+from reproduced import by_name, job, silent
 
 
 def test_curves_begin_before_the_first_step_and_hold_every_evaluation(done):
@@ -17,3 +18,13 @@ def test_curves_begin_before_the_first_step_and_hold_every_evaluation(done):
         assert [point["step"] for point in points] == [0, 1, 2]
         assert [p["perplexity"] for p in points[1:]] == [math.exp(r["eval"]["ce"]) for r in records]
         assert [p["mse"] for p in points[1:]] == [r["eval"]["mse"] for r in records]
+
+
+def test_a_second_stage_adds_nothing_to_the_curves(home, done, tmp_path):
+    """Its evaluations have no transfer error."""
+    scale = load_scale(home / "tiny.yaml", sets={"stage2.steps": 1})
+    found = by_name(reproduce("figure3", scale, job(home, tmp_path), say=silent))["figure3"]
+    curves, short = found["figures"][0]["curves"], by_name(done[1])["figure3"]["figures"][0]["curves"]
+    assert {name: [point["step"] for point in points] for name, points in curves.items()} == dict.fromkeys(
+        short, [0, 1, 2]
+    )

@@ -1,7 +1,7 @@
 """Rules that choose which past tokens a layer keeps, side by side under the same attention: nothing is trained for it.
 
-Each is a stream: which tokens are kept while a block of queries is read follows from what came before the block, and
-at most `count` tokens beyond the window are seen at any time. The oracle, which knows all later queries, bounds them.
+Each is a stream: which tokens a query finds kept follows from what came before it, and they are the best `count` of
+those beyond its window. The oracle, which knows all later queries, bounds them.
 
 Shapes: T tokens, Hkv KV heads, g query heads of one.
 """
@@ -21,8 +21,6 @@ from anchorlm.plan import Reach
 
 from .oracle import Rotary, choose, projected, softmax
 
-BLOCK = 64  # queries that share one set of kept tokens: the chunk of a slot of kept tokens
-
 
 @dataclass(frozen=True)
 class Layer:
@@ -36,15 +34,9 @@ class Layer:
     gate: Callable[[Tensor, Tensor], Tensor] | None = None  # scores [T, Hkv] from x and the keys before RoPE
 
     @cached_property
-    def width(self) -> int:
-        return self.window.window or 0
-
-    @cached_property
-    def blocks(self) -> list[tuple[int, int, int]]:
-        """(first, last, left): queries first .. last - 1; tokens before `left` are out of sight for one of them."""
-        tokens = self.x.shape[1]
-        lasts = [(first, min(first + BLOCK, tokens)) for first in range(0, tokens, BLOCK)]
-        return [(first, last, max(0, last - self.width)) for first, last in lasts]
+    def lefts(self) -> list[int]:
+        """Of each query, how many of the first tokens are out of its window."""
+        return [max(0, query + 1 - (self.window.window or 0)) for query in range(self.x.shape[1])]
 
 
 Chooser = Callable[[Layer, int], Tensor]
@@ -75,10 +67,7 @@ def oracle(layer: Layer, count: int) -> Tensor:
 
 def by_score(layer: Layer, scores: Tensor, count: int) -> Tensor:
     """[Hkv, T, T]: of the tokens that left the window, but the sinks, those of highest score [Hkv, T]."""
-    seen = torch.zeros(*scores.shape, scores.shape[1], dtype=torch.bool, device=scores.device)
-    for first, last, left in layer.blocks:
-        seen[:, first:last] = _best(scores, count, layer.window.sinks, left)[:, None]
-    return seen
+    return torch.stack([_best(scores, count, layer.window.sinks, left) for left in layer.lefts], 1)
 
 
 def received(layer: Layer, count: int) -> Tensor:
@@ -87,19 +76,18 @@ def received(layer: Layer, count: int) -> Tensor:
     Attention is summed over all queries and query heads, over what the layer then sees; what is dropped is lost.
     """
     q, k, _, places = projected(layer.attention, layer.x, layer.rotary)
-    tokens = layer.x.shape[1]
     total = torch.zeros(k.shape[:2], device=k.device)
-    seen = torch.zeros(k.shape[0], tokens, tokens, dtype=torch.bool, device=k.device)
-    for first, last, left in layer.blocks:
+    found = []
+    for query, left in enumerate(layer.lefts):
         kept = _best(total, count, layer.window.sinks, left)
         total[:, layer.window.sinks : left].masked_fill_(~kept[:, layer.window.sinks : left], -torch.inf)
-        seen[:, first:last] = kept[:, None]
-        near = visible(places[:, first:last], places[:, :last], layer.window)[0]
-        sinks = visible(places[:, first:last], places[:, :last], layer.own)[0] & (places[:, :last] < layer.window.sinks)
-        scores = q[:, :, first:last] @ k[:, None, :last].mT * layer.attention.scale
-        open_ = near | sinks | (kept[:, None, None, :last] & (places[0, first:last, None] >= places[0, None, :last]))
-        total[:, :last] += softmax(scores.masked_fill(~open_, -torch.inf)).sum((1, 2)).to(total.dtype)
-    return seen
+        found.append(kept)
+        own, past = places[:, query : query + 1], places[:, : query + 1]
+        open_ = visible(own, past, layer.window)[0] | kept[:, None, None, : query + 1]
+        open_ |= visible(own, past, layer.own)[0] & (past < layer.window.sinks)
+        scores = q[:, :, query : query + 1] @ k[:, None, : query + 1].mT * layer.attention.scale
+        total[:, : query + 1] += softmax(scores.masked_fill(~open_, -torch.inf)).sum((1, 2)).to(total.dtype)
+    return torch.stack(found, 1)
 
 
 def _best(scores: Tensor, count: int, sinks: int, left: int) -> Tensor:

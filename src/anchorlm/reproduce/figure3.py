@@ -54,8 +54,8 @@ CAPTION = "Held-out transfer error and perplexity during stage 1"
 
 
 def _curve(row: Built, run: Run) -> list[dict[str, float]]:
-    """Step, transfer error and perplexity on the evaluation rows, from before the first step on."""
-    records = [record for record in read_metrics(row.folder / "metrics.jsonl") if "eval" in record]
+    """Step, transfer error and perplexity on the evaluation rows, from before the first step to the end of stage 1."""
+    records = [record for record in read_metrics(row.folder / "metrics.jsonl") if "mse" in record.get("eval", ())]
     points = [(0, _start(row, run)), *((record["step"], record["eval"]) for record in records)]
     return [{"step": step, "mse": found["mse"], "perplexity": math.exp(found["ce"])} for step, found in points]
 

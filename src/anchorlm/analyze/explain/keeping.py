@@ -79,7 +79,7 @@ def gates(model: Any, layers: Sequence[int]) -> dict[int, Any]:
 
 def _measure(job: Job, teacher: Prefix, name: str, count: int, layers: Sequence[int], window: Reach) -> Sums:
     key = job.key("choosers", chooser=name, count=count, layers=list(layers), probe=teacher.probe.digest)
-    key |= {"window": window.window, "sinks": window.sinks}
+    key |= {"window": window.window, "sinks": window.sinks, "kept for": "each query"}
     return job.parts.run(key, lambda: _sums(teacher, name, count, layers, window))
 
 
@@ -125,11 +125,11 @@ def _scores(memory: Any, x: Tensor, k: Tensor) -> Tensor:
 
 def _row(name: str, count: int, found: dict[tuple[str, int], list[Sums]], seed: int) -> Row:
     """`groups`: nats a token; `change`: against the window alone, paired; `closed`: the share of what full attention
-    saves at cross-window targets."""
+    saves at cross-window targets; None where it saves nothing."""
     full, window, own = (found[key] for key in (("full attention", 0), ("window", 0), (name, count)))
     change = by_group(own, window, seed)
     whole = by_group(full, window, seed).get(BEYOND)
-    closed = change[BEYOND]["value"] / whole["value"] + 0.0 if whole and whole["value"] else None  # no -0
+    closed = change[BEYOND]["value"] / whole["value"] + 0.0 if whole and whole["value"] < 0 else None  # no -0
     return {
         "chooser": name,
         "kept": count,
