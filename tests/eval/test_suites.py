@@ -7,12 +7,15 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from anchorlm.core import UserError
 from anchorlm.eval import SUITES, EvalOptions, details, lines, pairs, prepare, run_eval, run_prepared, table
 from anchorlm.eval.ar import ArOptions
 from anchorlm.eval.recall import RecallOptions
 from anchorlm.eval.ruler import RulerOptions
+from anchorlm.eval.suite import compare_samples, sampled_row
 from anchorlm.eval.tasks import CommonsenseOptions, MmluOptions
 from small import char_tokenizer, tiny_llama
 
@@ -113,7 +116,9 @@ def test_a_reader_with_a_window_recalls_within_it_alone():
     assert whole["value"] == 1.0 and whole["n"] == 72
     assert [cell["distance"] for cell in near["cells"]] == ["0-100", "100-200", "200-400", "400-599"]
     assert [cell["value"] for cell in near["cells"]] == [1.0, 0.0, 0.0, 0.0]
-    assert near["value"] == 0.25 and near["first_minus_this"]["p"] < 0.01
+    gap = near["first_minus_this"]
+    assert near["value"] == 0.25 and gap["value"] == 0.75 and gap["n"] == 72
+    assert gap["p"] == pytest.approx(2 / 2**6, abs=0.01)  # six texts, whose queries are not independent
     assert all(cell["value"] == (cell["distance"] == "0-100") for cell in near["cells"])
     assert {sample["nll"] > 0 for sample in near["samples"]} == {True}
 
@@ -300,3 +305,20 @@ def test_every_entry_of_the_table_is_whole():
     for name, suite in SUITES.items():
         assert name.islower() and suite.heads and callable(suite.prepare) and callable(suite.run)
         assert all(isinstance(length, int) for length in suite.lengths(EvalOptions.of(context=300)))
+
+
+def samples(*rows):
+    """A suite's row of samples (cell, text, score)."""
+    made = [{"id": str(at), "cell": cell, "text": text, "score": score} for at, (cell, text, score) in enumerate(rows)]
+    return sampled_row([{"id": cell} for cell in dict.fromkeys(cell for cell, _, _ in rows)], made, 0)
+
+
+@given(st.data())
+def test_a_difference_is_that_of_the_two_values(data):
+    places = data.draw(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("xyzw")), min_size=1, max_size=20))
+    scores = st.lists(st.floats(0, 1), min_size=len(places), max_size=len(places))
+    first, other = (samples(*((*at, s) for at, s in zip(places, data.draw(scores), strict=True))) for _ in "12")
+    gap = compare_samples(first, other, 0)["first_minus_this"]
+    assert gap["value"] == pytest.approx(first["value"] - other["value"]) and gap["n"] == len(places)
+    low, high = gap["interval"] or (-1, 1)
+    assert -1 <= low <= high <= 1 and 0 < gap["p"] <= 1

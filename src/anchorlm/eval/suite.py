@@ -14,7 +14,7 @@ from anchorlm.data import TokenStore
 from anchorlm.data.tokens import tokenizer_fingerprint
 from anchorlm.eval.options import EvalOptions
 from anchorlm.eval.parts import Parts, model_digest
-from anchorlm.eval.stats import bootstrap_cells, paired
+from anchorlm.eval.stats import bootstrap_cells, sign_flip
 
 PER_PART = 4  # samples after which an interrupted run can go on
 
@@ -170,9 +170,23 @@ def _cell(scores: np.ndarray, seed: int) -> dict[str, Any]:
 
 
 def compare_samples(first: dict[str, Any], other: dict[str, Any], seed: int) -> dict[str, Any]:
-    """The first row's mean score less the other's, over the samples that both were asked."""
-    ours, theirs = ({sample["id"]: sample["score"] for sample in row["samples"]} for row in (first, other))
-    return {"first_minus_this": paired(ours, theirs, seed)}
+    """The first row's value less the other's, over the samples that both were asked; cells and texts weigh as there.
+
+    Samples of one text are drawn together for the interval, and flip their signs together for the p-value.
+    """
+    theirs = {sample["id"]: sample["score"] for sample in other["samples"]}
+    gaps = [s | {"score": s["score"] - theirs[s["id"]]} for s in first["samples"] if s["id"] in theirs]
+    cells = [[s for s in gaps if s["cell"] == name] for name in dict.fromkeys(s["cell"] for s in gaps)]
+    if not cells:
+        return {"first_minus_this": {"value": None, "interval": None, "p": None, "n": 0}}
+    scores = [_by_text(cell) for cell in cells]
+    texts: dict[str, float] = {}
+    for cell in cells:
+        for sample in cell:
+            text = sample.get("text", sample["id"])
+            texts[text] = texts.get(text, 0.0) + sample["score"] / len(cell) / len(cells)
+    value, p = float(np.mean([_mean(found) for found in scores])), sign_flip(np.array(list(texts.values())), seed)
+    return {"first_minus_this": {"value": value, "interval": bootstrap_cells(scores, seed), "p": p, "n": len(gaps)}}
 
 
 def cell_table(
