@@ -33,7 +33,7 @@ ORDER = [
     ["linear_rules"],
     ["rules", "shape"],
     ["environment"],
-    ["core"],
+    ["core", "shipped"],
 ]
 LEVEL = {name: level for level, names in enumerate(reversed(ORDER)) for name in names}
 ONLY_IN = {

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +32,7 @@ from .plan import ModelShape
 from .presets import build
 from .report import write_report
 from .report.html import check_page
+from .shipped import located, shipped
 
 BASE = "smollm2-135m-q4_1"
 ADAPTER = "smollm2-135m-kept-heads"
@@ -63,8 +63,7 @@ class Settings:
 
 def packaged_adapter(name: str = ADAPTER) -> Path | None:
     """A trained adapter that ships with the package, or None in a copy without it."""
-    folder = Path(str(resources.files("anchorlm") / "adapters" / name))
-    return folder if files.is_adapter(folder) else None
+    return Path(located(name)) if name in shipped() else None
 
 
 def nearby(path: Path) -> str:

@@ -15,6 +15,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from ..core import UserError, pick_dtype, suggest
+from ..shipped import shipped
 from . import files, gguf, hub
 from .cached import is_complete, require_memory
 from .fingerprint import element_count, fingerprint, weight_files
@@ -100,7 +101,7 @@ def _locate(name: str) -> _Place:
         raise UserError(f"base {name} is a file; allowed: a folder, a .gguf file, a hub id, {', '.join(ALIASES)}")
     if hub.is_hub_id(name):
         return _Place(hub.snapshot(name), name, f"hub {name}")
-    hint = "no such folder" if "/" in name else suggest(name, ALIASES)
+    hint = "no such folder" if "/" in name else suggest(name, [*ALIASES, *shipped()])
     raise UserError(
         f"folder {name!r} does not exist, and no base is known by that name ({hint}); "
         "give a folder, a .gguf file, owner/name or an alias"

@@ -10,6 +10,7 @@ import torch
 from ..core import UserError, pick_dtype
 from ..hf.model import AnchorForCausalLM
 from ..plan import ModelShape, Plan
+from ..shipped import located
 from . import adapters, bases, files
 from .attach import assert_finite, convert
 from .bases import Base, load_base
@@ -32,13 +33,14 @@ def load(
     base: str | None = None,
     any_base: bool = False,
 ) -> tuple[AnchorForCausalLM, Any]:
-    """(model in eval mode, tokenizer) of an anchorlm folder or of a BASE name.
+    """(model in eval mode, tokenizer) of an anchorlm folder, of an adapter that comes with the package, or of a BASE.
 
     A BASE (folder, hub id, .gguf, alias) gives the teacher: full attention and no slot.
     `base` replaces the stored name of the base, for one that moved; `any_base` accepts other base weights.
     Raises UserError for a damaged file, a missing or unexpected tensor, a stored plan that does not fit the base,
     or a base whose fingerprint differs from the stored one.
     """
+    path = located(path)
     config = files.read_config(path)
     if config is None:
         return _teacher(str(path), dtype, device)
@@ -69,6 +71,7 @@ AnchorForCausalLM.adapter_loader = load_for_transformers
 
 def load_tokenizer(path: str | Path, base: str | None = None) -> Any:
     """The tokenizer of an anchorlm folder or of a BASE; no weight is read. Raises UserError where there is none."""
+    path = located(path)
     config = files.read_config(path)
     if config is None:
         return bases.load_tokenizer(path)

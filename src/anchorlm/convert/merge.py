@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core import UserError, atomic_dir, check_apart
+from ..shipped import located
 from . import adapters, files
 from .export import export_code, own_modules
 from .load import load
@@ -28,6 +29,7 @@ def merge(
     code goes beside them: `AutoModelForCausalLM.from_pretrained(out, trust_remote_code=True)` needs no anchorlm.
     Raises UserError when `path` is not an anchorlm folder, or a training run that is not finished.
     """
+    path = located(path)
     config = files.read_config(path)
     if config is None:
         files.check_finished(path)

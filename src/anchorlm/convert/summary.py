@@ -11,6 +11,7 @@ from ..core import UserError, suggest
 from ..describe import describe, describe_slots, notes, state_bytes
 from ..hf.model import AnchorForCausalLM
 from ..plan import ModelShape, Plan
+from ..shipped import located
 from . import adapters, files
 from .bases import load_base_config
 
@@ -54,7 +55,7 @@ def source_config(path: str) -> tuple[Any, dict[str, Any]]:
     """(backbone config, the stored anchorlm config or {}) of an anchorlm folder or a BASE name."""
     from transformers import AutoConfig
 
-    stored = files.read_config(path)
+    stored = files.read_config(located(path))
     if stored is None:
         return load_base_config(path), {}
     return AutoConfig.for_model(**stored["backbone"]), stored
@@ -102,5 +103,5 @@ def lora_count(model: Any, config: dict[str, Any]) -> int:
 
 
 def stored_lora(path: str | Path) -> dict[str, Any] | None:
-    config = Path(path) / files.LORA / files.LORA_CONFIG
+    config = Path(located(path)) / files.LORA / files.LORA_CONFIG
     return files.read_json(config) if config.is_file() else None

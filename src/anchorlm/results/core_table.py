@@ -24,6 +24,7 @@ from ..eval.kept import check_ours, check_run_folder
 from ..eval.parts import Parts, model_digest
 from ..plan import ModelShape
 from ..presets import build
+from ..shipped import located
 from .summary import KIND
 
 Progress = Callable[[str, int, int], None]
@@ -209,7 +210,7 @@ def _row(row: dict[str, Any], bench: list[dict[str, Any]], spec: ModelSpec) -> d
 
 def trained_parameters(spec: ModelSpec) -> int:
     """Memory and LoRA parameters of an anchorlm folder; 0 for a base, also when it is converted but not trained."""
-    config = files.read_config(spec.source)
+    config = files.read_config(located(spec.source))
     if config is None:
         return 0
     from transformers import AutoConfig
