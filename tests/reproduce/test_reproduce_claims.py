@@ -33,3 +33,14 @@ def test_rises_are_paired_by_piece():
     assert rise["cross_window"]["value"] == pytest.approx(31 / 2 / 12)
     mean = mean_documents([pieces(10, 20), pieces(30, 60)])
     assert [piece["all"] for piece in mean] == [[20, 10], [40, 10]]
+
+
+@pytest.mark.parametrize("rise, whole, verdict", [
+    ((0.0, -0.1, 0.1), (1.0, 0.5, 1.5), claims.AGREES),
+    ((0.2, 0.1, 0.3), (1.0, 0.5, 1.5), claims.NOT),
+    ((0.0, -0.1, 0.1), (0.1, -0.5, 0.5), claims.NOT_COMPARABLE),
+    ((0.2, 0.1, 0.3), (-0.2, -0.3, -0.1), claims.NOT_COMPARABLE),
+])  # fmt: skip
+def test_nothing_is_missed_only_of_what_is_worth_something(rise, whole, verdict):
+    assert claims.no_loss(estimate(*rise), estimate(*whole)) == verdict
+    assert claims.no_loss(None, estimate(*whole)) == claims.no_loss(estimate(*rise), None) == claims.NOT_COMPARABLE

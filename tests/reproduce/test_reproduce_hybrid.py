@@ -7,7 +7,7 @@ from anchorlm.reproduce import claims, hybrid
 
 def measured(*values):
     return {"value": sum(values) / len(values), "samples": [
-        {"id": str(n), "score": value} for n, value in enumerate(values)]}  # fmt: skip
+        {"id": str(n), "cell": "vt/512", "score": value} for n, value in enumerate(values)]}  # fmt: skip
 
 
 def test_a_hybrid_beside_its_teacher():

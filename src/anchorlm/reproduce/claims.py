@@ -10,9 +10,13 @@ AGREES, NOT, UNCLEAR, NOT_COMPARABLE = "agrees", "disagrees", "unclear", "not co
 Estimate = Mapping[str, Any]
 
 
-def claim(text: str, paper: str, ours: str, verdict: str, why: Mapping[str, str] | None = None) -> dict[str, str]:
-    """One row of a page. why: by verdict, what is known about it; verdicts without a word have none."""
-    return {"claim": text, "paper": paper, "ours": ours, "verdict": verdict, "why": (why or {}).get(verdict, "")}
+def claim(
+    text: str, paper: str, ours: str, verdict: str, why: Mapping[str, str] | None = None, from_shapes: bool = False
+) -> dict[str, Any]:
+    """One row of a page. why: by verdict, what is known about it; verdicts without a word have none. from_shapes:
+    whether it follows from the plan alone, whatever is trained."""
+    facts = {"claim": text, "paper": paper, "ours": ours, "verdict": verdict, "why": (why or {}).get(verdict, "")}
+    return facts | {"from_shapes": from_shapes}
 
 
 def above(estimate: Estimate | None, level: float = 0.0) -> str:
@@ -34,6 +38,14 @@ def apart(higher: Estimate | None, lower: Estimate | None) -> str:
         return NOT_COMPARABLE
     (low, high), (least, most) = (_ends(one) for one in (higher, lower))
     return AGREES if low > most else NOT if high < least else UNCLEAR
+
+
+def no_loss(rise: Estimate | None, whole: Estimate | None) -> str:
+    """Whether a part is not missed: agrees unless the loss rises for certain. whole: the rise without all of it; where
+    that is not above 0 for certain, there is nothing that could be missed."""
+    if above(whole) != AGREES:
+        return NOT_COMPARABLE
+    return {AGREES: NOT}.get(above(rise), AGREES) if rise else NOT_COMPARABLE
 
 
 def within(estimate: Estimate | None, reach: float) -> str:
@@ -62,7 +74,7 @@ def nats(estimate: Estimate | None) -> str:
 def share(estimate: Estimate | None) -> str:
     """`83 % (71 to 95)`."""
     if estimate is None:
-        return "no gain to have a share of"
+        return "there is none"
     ends = estimate["interval"]
     return f"{100 * estimate['value']:.0f} %" + (f" ({100 * ends[0]:.0f} to {100 * ends[1]:.0f})" if ends else "")
 

@@ -61,6 +61,8 @@ def _counted(items: Sequence[Mapping[str, Any]]) -> str:
     parts = ", ".join(
         f"{count} {name if count == 1 else many.get(name, name)}" for name, count in found.items() if count
     )
+    sure = sum(row.get("from_shapes", False) for item in items for row in item["claims"])
+    parts += f" ({sure} of all claims follow from shapes alone)" if sure else ""
     rest = f"; {missing} of {len(items)} items are not measured" if missing else ""
     return f"Of {sum(found.values())} claims: {parts or 'none'}{rest}."
 

@@ -60,9 +60,9 @@ def figure5(lab: Lab) -> dict[str, Any]:
         "claims": [
             claims.claim("sharing two states among six layers makes the state 16 times smaller", "201.0 to 12.6 MB",
                          f"{every / 1e6:.1f} to {shared / 1e6:.1f} MB, {every / shared:.1f} times",
-                         claims.AGREES if every == 16 * shared else claims.NOT),
+                         claims.AGREES if every == 16 * shared else claims.NOT, from_shapes=True),
             claims.claim("window and state together cover the whole text", "drawn", f"{neither:,} tokens in neither",
-                         claims.NOT if neither else claims.AGREES),
+                         claims.NOT if neither else claims.AGREES, from_shapes=True),
         ],
         "figures": [],
         "notes": [NOTE],
@@ -89,7 +89,7 @@ def figure7(lab: Lab) -> dict[str, Any]:
         "claims": [
             claims.claim("three layers share one state that the first writes, the fourth has full attention", "drawn",
                          f"{len(groups)} states in {shape.layers} layers, {size:,} bytes, {len(full)} full",
-                         claims.AGREES if fits else claims.NOT),
+                         claims.AGREES if fits else claims.NOT, from_shapes=True),
         ],
         "figures": [],
         "notes": [NOTE],

@@ -55,7 +55,8 @@ def _bytes_claim() -> dict[str, str]:
     ours = ", ".join(f"{value:.1f}" for value in found.values())
     paper = ", ".join(f"{value:.1f}" for value in PRINTED.values())
     verdict = claims.AGREES if same else claims.NOT
-    return claims.claim("state in MB of Anchor-F, Anchor-I, Anchor on the paper's model", paper, ours, verdict)
+    text = "state in MB of Anchor-F, Anchor-I, Anchor on the paper's model"
+    return claims.claim(text, paper, ours, verdict, from_shapes=True)
 
 
 def kept_share(rows: Mapping[str, Documents], name: str, group: str, seed: int) -> Estimate | None:
@@ -87,10 +88,11 @@ def _table(run: Run, rows: Mapping[str, Documents], rises: Any, seed: int) -> di
 
 def _claims(rows: Mapping[str, Documents], rises: Any, seed: int) -> list[dict[str, str]]:
     kept = {group: kept_share(rows, SHARED, group, seed) for group in ("all", "cross_window")}
-    ours = f"{claims.nats(rises[SHARED]['all'])}; keeps {claims.share(kept['all'])} of the gain, "
-    ours += f"cross-window {claims.share(kept['cross_window'])}"
+    ours = f"{claims.nats(rises[SHARED]['all'])}; of the gain: {claims.share(kept['all'])}, "
+    ours += f"cross-window: {claims.share(kept['cross_window'])}"
     maps = losses(rows[BARE], rows[SHARED], seed)["all"]
-    every = rises["anchor-f"]["all"]
+    every, gain = rises["anchor-f"]["all"], losses(rows[WINDOW], rows[PRIVATE], seed)["all"]
+    fewer = losses(rows[PRIVATE], rows["anchor-f"], seed)["all"]
     return [
         claims.claim(f"a shared state costs little against private ones: it keeps at least {LITTLE:.0%} of their gain",
                      "recall 2.3 to 3.1 times LoLCATs'", ours, claims.above(kept["all"], LITTLE), WHY),
@@ -98,15 +100,8 @@ def _claims(rows: Mapping[str, Documents], rises: Any, seed: int) -> list[dict[s
                      claims.above(maps)),
         claims.claim("a state in every layer gains little over the boundary layers alone",
                      "Table 1: perplexity 10.19 against 10.01", f"Anchor-F over private boundary: {claims.nats(every)}",
-                     _no_better(every)),
+                     claims.no_loss(fewer, gain), WHY),
     ]  # fmt: skip
-
-
-def _no_better(rise: Estimate | None) -> str:
-    """Agrees unless the loss of more states is lower for certain."""
-    return (
-        claims.NOT_COMPARABLE if rise is None else claims.NOT if claims.below(rise) == claims.AGREES else claims.AGREES
-    )
 
 
 def _notes(run: Run) -> list[str]:
