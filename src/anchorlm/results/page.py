@@ -1,4 +1,4 @@
-"""The table's result as a page of Markdown: every row, also those that were not run."""
+"""The table's result as a page of Markdown: every row of which anything is known, and what was not run."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from .core_table import markdown_table, short
+from .measure import SPEED
 from .sections import pair_lines, recall_lines, ruler_lines, seed_lines, span, speed_lines
 from .summary import FAR
 from .table import BASE
 
 
 def markdown(result: dict[str, Any]) -> str:
-    """The result as a page."""
-    table, rows = result["table"], result["rows"]
+    """The result as a page. A row of which nothing is measured stands at the end alone, unless that is all rows."""
+    table, every = result["table"], result["rows"]
+    rows = [row for row in every if row["texts"] or any(row["needles"].values()) or row.get(SPEED)] or every
+    result = result | {"rows": rows}
     parts = [
         f"# {table['title']}",
         "",
@@ -29,7 +32,7 @@ def markdown(result: dict[str, Any]) -> str:
         parts += _needle_lines(result, wording)
     for lines in (pair_lines, recall_lines, ruler_lines, speed_lines, seed_lines):
         parts += lines(result)
-    parts += _missing(rows)
+    parts += _missing(every)
     parts += _measured_with(table, result["environments"])
     return "\n".join(parts)
 
@@ -189,7 +192,7 @@ def _measured_with(table: dict[str, Any], environments: list[dict[str, Any]]) ->
         return [f"Seed {table['seed']}, {lines[0]}.", ""]
     names = [", ".join(f"`{name}`" for name in facts["rows"]) for facts in environments]
     parts = [f"- {line}: {rows}" for line, rows in zip(lines, names, strict=True)]
-    return [f"Seed {table['seed']}. Rows were measured with different things:", "", *parts, ""]
+    return [f"Seed {table['seed']}. Not all rows were measured on the same machine or with the same versions:", "", *parts, ""]
 
 
 def _environment(facts: dict[str, Any]) -> str:
