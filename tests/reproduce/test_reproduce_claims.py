@@ -44,3 +44,8 @@ def test_rises_are_paired_by_piece():
 def test_nothing_is_missed_only_of_what_is_worth_something(rise, whole, verdict):
     assert claims.no_loss(estimate(*rise), estimate(*whole)) == verdict
     assert claims.no_loss(None, estimate(*whole)) == claims.no_loss(estimate(*rise), None) == claims.NOT_COMPARABLE
+
+
+def test_what_rounds_to_nothing_has_no_minus():
+    assert claims.nats(estimate(-0.0004, -0.0012, 0.0)) == "+0.000 nats (-0.001 to +0.000)"
+    assert claims.number(estimate(-0.0001, -0.0004, 0.0002)) == "0.000 (0.000 to 0.000)"

@@ -51,6 +51,7 @@ def bars(spec: dict[str, Any], name: str) -> str:
     axis.barh(names, values, xerr=_errors(rows), color=_look(names[0], names)["color"], capsize=3, height=0.6)
     axis.axvline(0, color="black", linewidth=0.8)
     axis.invert_yaxis()
+    axis.locator_params(axis="x", nbins=6)  # more labels of this many digits would touch
     axis.set_xlabel(spec.get("label", "change of the loss, nats a token (bars: 95 % interval)"))
     return svg(figure, f"{name}-bars")
 

@@ -68,7 +68,8 @@ def together(*verdicts: str) -> str:
 
 def nats(estimate: Estimate | None) -> str:
     """`+0.123 nats (0.100 to 0.150)`."""
-    return "not measured" if estimate is None else f"{estimate['value']:+.3f} nats{_span(estimate, '{:+.3f}')}"
+    pattern = "{:+.3f}"
+    return "not measured" if estimate is None else f"{_put(pattern, estimate['value'])} nats{_span(estimate, pattern)}"
 
 
 def share(estimate: Estimate | None) -> str:
@@ -101,7 +102,7 @@ def figure(value: float | None) -> str:
 def number(estimate: Estimate | None, digits: int = 3) -> str:
     """`0.714 (0.674 to 0.755)`."""
     pattern = f"{{:.{digits}f}}"
-    return "-" if estimate is None else pattern.format(estimate["value"]) + _span(estimate, pattern)
+    return "-" if estimate is None else _put(pattern, estimate["value"]) + _span(estimate, pattern)
 
 
 def percent(estimate: Estimate | None) -> str:
@@ -123,4 +124,10 @@ def points(estimate: Estimate | None) -> str:
 
 def _span(estimate: Estimate, pattern: str) -> str:
     ends = estimate["interval"]
-    return f" ({pattern.format(ends[0])} to {pattern.format(ends[1])})" if ends else ""
+    return f" ({_put(pattern, ends[0])} to {_put(pattern, ends[1])})" if ends else ""
+
+
+def _put(pattern: str, value: float) -> str:
+    """The figure; one that rounds to 0 has no minus."""
+    text = pattern.format(value)
+    return pattern.format(0.0) if float(text) == 0 else text

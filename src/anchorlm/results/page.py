@@ -192,7 +192,12 @@ def _measured_with(table: dict[str, Any], environments: list[dict[str, Any]]) ->
         return [f"Seed {table['seed']}, {lines[0]}.", ""]
     names = [", ".join(f"`{name}`" for name in facts["rows"]) for facts in environments]
     parts = [f"- {line}: {rows}" for line, rows in zip(lines, names, strict=True)]
-    return [f"Seed {table['seed']}. Not all rows were measured on the same machine or with the same versions:", "", *parts, ""]
+    return [
+        f"Seed {table['seed']}. Not all rows were measured on the same machine or with the same versions:",
+        "",
+        *parts,
+        "",
+    ]
 
 
 def _environment(facts: dict[str, Any]) -> str:
