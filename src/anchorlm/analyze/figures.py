@@ -8,6 +8,7 @@ from typing import Any
 from .bench import Trial
 from .budget import FULL, HEADS, KINDS, Choice
 from .greedy import Step
+from .knocked import agreement, agreement_notes
 from .probes import TEXT, distance_bins
 from .scan import FLOOR, Outcome
 from .stages import Run
@@ -32,6 +33,7 @@ def figures(run: Run, choice: Choice) -> Row:
         "plan": choice.plan.to_dict(),
         "placed": choice.placed,
         "bytes": choice.size,
+        "agreement": _agreement(run),
         "notes": _notes(run, choice),
     }
 
@@ -73,6 +75,7 @@ def _layer(run: Run, layer: int) -> Row:
         "change": by_group(outcome.rows, run.teacher, run.settings.seed),
         "gain_alone": _gain(run, alone[0].rows) if alone else None,
         "gain_oracle": _oracle_gain(run, oracle) if oracle else None,
+        "missed": run.knocked.get(layer) if run.knocked else None,
     }
 
 
@@ -149,10 +152,22 @@ def _point(run: Run, series: str, size: int, layers: list[int], rows: Rows) -> R
     return {"series": series, "bytes": size, "layers": layers, "loss": found}
 
 
+def _agreement(run: Run) -> list[Row]:
+    """How far the scores agree on the layers: attention's need, the oracle's gain, and trained fast weights' loss."""
+    scores = {"the window's cost": {layer: share["value"] for layer, share in run.ranked()}}
+    gains = {outcome.trial.first: _gain(run, outcome.rows)["value"] for outcome in run.kept.values()}
+    scores |= {"the oracle's gain": gains} if gains else {}
+    if run.knocked:
+        scores["the knock-out of fast weights"] = {layer: score["value"] for layer, score in run.knocked.items()}
+    return agreement(scores)
+
+
 def _notes(run: Run, choice: Choice) -> list[str]:
     notes = list(choice.notes)
     notes += [f"{task}: the window costs it nothing that is clear, so it was left out" for task in run.goal.skipped]
-    if any(units and KINDS[kind].shared for kind, units in choice.placed.items()):
+    notes += agreement_notes(_agreement(run))
+    fast = any(units and KINDS[kind].shared for kind, units in choice.placed.items())
+    if fast and run.knocked is None:
         notes.append("fast weights are placed where the window costs most; what they win back shows after training")
     if run.heads and HEADS not in run.need.keeps:
         notes.append("the scores of single heads do not enter this plan; --keep heads places by them")

@@ -9,6 +9,7 @@ from anchorlm.core import UserError, suggest
 from anchorlm.plan import ModelShape, Reach, layer_range
 
 from .budget import FULL, Need, parse_size
+from .knocked import Score, read_knocked
 
 LEAST = {"window": 1, "sinks": 0, "context": 2, "documents": 2, "kept": 1, "steps": 0, "seed": 0}
 
@@ -23,6 +24,8 @@ class Settings:
     keep: "full" attention in layers or in single KV "heads", or "slots"; several with commas, the preferred first;
         "mixed" is "full,slots". heads: also measure single KV heads, which keep "heads" does anyway: those of `layers`
         if given, else of the layers that matter.
+    knockout: a knockout.json of a trained model with fast weights in every layer, by which slots of fast weights are
+        then placed.
     steps: layers given back by the greedy search; by default as many as the budget holds, at least 6;
         with 0 the scan's own order stands in for it.
     """
@@ -40,6 +43,7 @@ class Settings:
     needles: bool = True
     heads: bool = False
     oracle: bool = False
+    knockout: str | None = None
     seed: int = 0
 
     @classmethod
@@ -63,6 +67,7 @@ class Settings:
         if self.context > shape.max_positions:
             raise UserError(f"--context is {self.context}; the model knows positions up to {shape.max_positions:,}")
         self.candidates(shape.layers)
+        self.knocked(shape.layers)
         reach = Reach("window", self.window, self.sinks)
         size = parse_size(self.budget)
         return Need(shape, reach, self.context, size, self.keep, self.rule, self.kept).check()
@@ -73,6 +78,10 @@ class Settings:
             return list(range(depth))
         named = {layer for part in self.layers.split(",") for layer in layer_range(part, depth, "--layers")}
         return sorted(named)
+
+    def knocked(self, depth: int) -> Score | None:
+        """What each layer's trained fast weights are missed by, where that is given."""
+        return None if self.knockout is None else read_knocked(self.knockout, depth)
 
     def search(self, need: Need) -> int:
         """Steps of the greedy search."""

@@ -13,6 +13,7 @@ from . import scan
 from .bench import Trial
 from .budget import HEADS, Choice, Need, choose
 from .greedy import Step, greedy
+from .knocked import Score, missed
 from .scan import FLOOR, Lab, Outcome
 from .settings import Settings
 from .tally import Goal, Rows, above
@@ -35,6 +36,7 @@ class Run:
     heads: Outcomes = field(default_factory=dict)
     steps: list[Step] = field(default_factory=list)
     kept: Outcomes = field(default_factory=dict)
+    knocked: Score | None = None
     controls: Outcomes = field(default_factory=dict)
 
     @property
@@ -91,7 +93,9 @@ def measure(lab: Lab, settings: Settings, need: Need) -> tuple[Run, Choice]:
     if settings.oracle or "oracle" in need.sources:
         run.kept = scan.oracle(lab, candidates, settings.kept, run.goal, run.windowed)
     order = [step.layer for step in run.steps] if steps else anchors
-    rankings = {"window": anchors, "greedy": order, "heads": run.retrieving(), "oracle": run.helped()}
+    run.knocked = settings.knocked(lab.bench.depth)
+    fast = anchors if run.knocked is None else missed(run.knocked)
+    rankings = {"window": fast, "greedy": order, "heads": run.retrieving(), "oracle": run.helped()}
     choice = choose(need, rankings)
     run.controls = _controls(run, choice)
     return run, choice

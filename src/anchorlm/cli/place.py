@@ -16,6 +16,9 @@ Steps = Annotated[int | None, typer.Option(min=0, help="layers that the search g
 Keep = Annotated[
     str, typer.Option("--keep", help="full: attention kept in layers; heads: in KV heads; slots; or heads,slots")
 ]
+Knockout = Annotated[
+    str | None, typer.Option("--knockout", metavar="FILE", help="of analyze: place fast weights where they are missed")
+]
 
 
 def place(
@@ -36,6 +39,7 @@ def place(
     needles: Annotated[bool, typer.Option("--needles/--no-needles", help="also measure hidden facts")] = True,
     heads: Annotated[bool, typer.Option("--heads", help="also measure single KV heads, as --keep heads does")] = False,
     oracle: Annotated[bool, typer.Option("--oracle", help="also score what a few exact tokens would win back")] = False,
+    knockout: Knockout = None,
     seed: options.Seed = 0,
     dtype: options.Dtype = "float32",
     device: options.Device = "cpu",
@@ -51,7 +55,8 @@ def place(
         found = measure(
             base, data, window, budget, out=out, report=report, dtype=dtype, device=options.check_device(device),
             progress=progress.named, sinks=sinks, context=context, documents=documents, keep=keep, rule=rule,
-            kept=kept, layers=layers, steps=steps, needles=needles, heads=heads, oracle=oracle, seed=seed,
+            kept=kept, layers=layers, steps=steps, needles=needles, heads=heads, oracle=oracle,
+            knockout=knockout, seed=seed,
         )  # fmt: skip
     show.emit(found.result) if json else _tables(found.result, out)
 
