@@ -27,7 +27,15 @@ def suggest(value: str, allowed: Iterable[str]) -> str:
     return f"did you mean '{close[0]}'?" if close else f"allowed: {', '.join(names) or 'none'}"
 
 
+LARGEST = 2**31 - 1  # of any size that is set: tokens, steps, widths
 MOST = 10**15  # tokens or bytes that may be asked for
+
+
+def not_whole(value: object, least: int, most: int = LARGEST) -> str | None:
+    """What a value had to be and is not: a whole number from `least` to `most`; None where it is one."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        return f"a whole number of at least {least}"
+    return f"a whole number of at most {most:,}" if value > most else None
 
 
 def quantity(text: str | int, units: Mapping[str, int]) -> int | None:

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass, fields
 from typing import Any
 
-from .core import UserError
+from .core import LARGEST, UserError
 from .rules import one_of, whole
 
 HEADS = ("q", "kv")
@@ -79,10 +79,10 @@ class Mix:
             raise UserError(f"{where}.gate is 'query'; only mix 'add' and a learned 'convex' have a gate")
 
     def _check_number(self, value: Any, where: str) -> None:
-        most = math.inf if self.kind == "sum" else 1
+        most = LARGEST if self.kind == "sum" else 1
         number = not isinstance(value, bool) and isinstance(value, (int, float))
         if not number or not 0 < value < most:
-            raise UserError(f"{where} is {value!r}; it must be a number above 0" + ("" if most > 1 else " and below 1"))
+            raise UserError(f"{where} is {value!r}; it must be a number above 0 and below {most:,}")
 
     @property
     def begin(self) -> float:

@@ -9,22 +9,26 @@ from dataclasses import dataclass, fields
 from itertools import pairwise
 from typing import Any, ClassVar
 
-from .core import UserError, suggest
+from .core import LARGEST, UserError, not_whole, suggest
 
 
 def positive(value: Any, where: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value <= 0:
-        raise UserError(f"{where} is {value!r}; it must be a positive number")
+    if not _is_number(value) or value <= 0:
+        raise UserError(f"{where} is {value!r}; it must be a positive number of at most {LARGEST:,}")
 
 
 def not_negative(value: Any, where: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
-        raise UserError(f"{where} is {value!r}; it must be a finite number of at least 0")
+    if not _is_number(value) or value < 0:
+        raise UserError(f"{where} is {value!r}; it must be a number from 0 to {LARGEST:,}")
+
+
+def _is_number(value: Any) -> bool:
+    return not isinstance(value, bool) and isinstance(value, (int, float)) and value <= LARGEST
 
 
 def whole(value: Any, least: int, where: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise UserError(f"{where} is {value!r}; it must be a whole number of at least {least}")
+    if needed := not_whole(value, least):
+        raise UserError(f"{where} is {value!r}; it must be {needed}")
 
 
 def truth(value: Any, where: str) -> None:

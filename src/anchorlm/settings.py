@@ -11,15 +11,28 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
-from .core import UserError, suggest
+from .core import LARGEST, UserError, suggest
 
 
 class Strict(BaseModel):
     """A group of settings: unknown keys are errors, values never change after reading."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
+
+    @field_validator("*")
+    @classmethod
+    def _fits(cls, value: Any, info: ValidationInfo) -> Any:
+        """A whole number is one that a tensor can hold, unless its field has an upper bound of its own."""
+        if any(
+            hasattr(bound, "lt") or hasattr(bound, "le") for bound in cls.model_fields[str(info.field_name)].metadata
+        ):
+            return value
+        for number in value if isinstance(value, tuple) else (value,):
+            if isinstance(number, int) and number > LARGEST:
+                raise ValueError(f"{number} is too large; allowed is at most {LARGEST:,}")
+        return value
 
 
 class MixSettings(Strict):

@@ -5,13 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
-from anchorlm.core import UserError, suggest
+from anchorlm.core import LARGEST, UserError, not_whole, suggest
 from anchorlm.plan import ModelShape, Reach, layer_range
 
 from .budget import FULL, Need, parse_size
 from .knocked import Score, read_knocked
 
-LEAST = {"window": 1, "sinks": 0, "context": 2, "documents": 2, "kept": 1, "steps": 0, "seed": 0}
+RANGES = {
+    "window": (1, LARGEST), "sinks": (0, LARGEST), "context": (2, LARGEST), "documents": (2, LARGEST),
+    "kept": (1, LARGEST), "steps": (0, LARGEST), "seed": (0, 2**63 - 1),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -57,10 +60,10 @@ class Settings:
 
     def check(self, shape: ModelShape) -> Need:
         """What the plan is for. Raises UserError for any value out of range."""
-        for name, least in LEAST.items():
+        for name, (least, most) in RANGES.items():
             value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
-                raise UserError(f"--{name} is {value!r}; it must be a whole number of at least {least}")
+            if value is not None and (needed := not_whole(value, least, most)):
+                raise UserError(f"--{name} is {value!r}; it must be {needed}")
         if self.window + self.sinks >= self.context:
             held = f"--window is {self.window} and --sinks is {self.sinks}"
             raise UserError(f"{held}; together they must be below --context, {self.context} tokens")

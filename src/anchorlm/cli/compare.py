@@ -77,7 +77,7 @@ def compare(
 
     chosen, budget = check_methods(options.listed(methods, "--methods")), parse_tokens(tokens)
     contest = Contest(
-        base, chosen, budget, options.whole_numbers(seeds, "--seeds", "seeds, such as 0,1", 0) or (0,),
+        base, chosen, budget, options.whole_numbers(seeds, "--seeds", "seeds, such as 0,1", 0, 10**18 - 1) or (0,),
         sets=_flat(set_), mix=_shares(mix),
     )  # fmt: skip
     found = options.whole_numbers(lengths, "--lengths", "tokens, such as 1024 2048")

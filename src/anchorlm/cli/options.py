@@ -90,14 +90,16 @@ def listed(values: Iterable[str], flag: str) -> list[str]:
     return found
 
 
-def whole_numbers(values: Iterable[str], flag: str, example: str, least: int = 1) -> tuple[int, ...]:
+def whole_numbers(
+    values: Iterable[str], flag: str, example: str, least: int = 1, most: int = 2**31 - 1
+) -> tuple[int, ...]:
     """Values of a list option as whole numbers, in the order given, each once."""
     from ..core import UserError
 
     texts = listed(values, flag)
     for text in texts:
-        if not re.fullmatch("[0-9]{1,18}", text) or int(text) < least:
-            raise UserError(f"{flag} {text!r} is no whole number from {least} to {10**18 - 1:,}; give {example}")
+        if not re.fullmatch("[0-9]{1,18}", text) or not least <= int(text) <= most:
+            raise UserError(f"{flag} {text!r} is no whole number from {least} to {most:,}; give {example}")
     return tuple(dict.fromkeys(map(int, texts)))
 
 

@@ -11,7 +11,7 @@ import torch
 from anchorlm.data import TokenStore
 from anchorlm.data.associative import AssociativeRecall, Recall
 from anchorlm.data.crossing import distance_bins
-from anchorlm.eval.options import EvalOptions, check_count, check_list
+from anchorlm.eval.options import EvalOptions, check_count, check_lengths
 from anchorlm.eval.scoring import token_scores
 from anchorlm.eval.suite import (
     Job,
@@ -47,7 +47,7 @@ def prepare(options: EvalOptions, tokenizer: Any, store: TokenStore | None) -> M
     check_count("ar.samples", own.samples)
     check_count("ar.queries", own.queries)
     if own.distances is not None:
-        check_list("ar.distances", own.distances, "whole numbers of at least 1", lambda x: x == int(x) and x >= 1)
+        check_lengths("ar.distances", own.distances)
     source, count = AssociativeRecall(tokenizer), min(own.samples, options.limit or own.samples)
     items = [
         (int(length), index, _sequence(source, int(length), own, [options.seed, int(length), index]))

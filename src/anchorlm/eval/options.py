@@ -10,7 +10,7 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from anchorlm.core import UserError, suggest
+from anchorlm.core import LARGEST, UserError, not_whole, suggest
 from anchorlm.data.needles import check_kind, choose_templates
 from anchorlm.eval.niah import DEPTHS
 
@@ -59,7 +59,7 @@ class EvalOptions:
         choose_templates(options.wordings)
         check_list("depths", options.depths, "numbers between 0 and 1", lambda x: 0 <= x <= 1)
         if options.lengths is not None:
-            check_list("lengths", options.lengths, "whole numbers of at least 1", lambda x: x == int(x) and x >= 1)
+            check_lengths("lengths", options.lengths)
         return options
 
     @property
@@ -117,10 +117,15 @@ def _in_words(hint: Any) -> str:
     return WORDS.get(kind) or " or ".join(_in_words(part) for part in inner)
 
 
-def check_count(name: str, value: Any, least: int = 1) -> None:
-    """Raise UserError unless the option is a whole number of at least `least`, or None."""
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
-        raise UserError(f"eval option {name} is {value!r}; a whole number of at least {least} is needed")
+def check_count(name: str, value: Any, least: int = 1, most: int = LARGEST) -> None:
+    """Raise UserError unless the option is a whole number from `least` to `most`, or None."""
+    if value is not None and (needed := not_whole(value, least, most)):
+        raise UserError(f"eval option {name} is {value!r}; {needed} is needed")
+
+
+def check_lengths(name: str, values: Any) -> None:
+    """Raise UserError unless the option is a list of tokens, each once."""
+    check_list(name, values, f"whole numbers from 1 to {LARGEST:,}", lambda x: x == int(x) and 1 <= x <= LARGEST)
 
 
 def check_list(name: str, values: Any, wanted: str, fits: Callable[[Any], bool]) -> None:
@@ -133,7 +138,7 @@ def check_list(name: str, values: Any, wanted: str, fits: Callable[[Any], bool])
 
 
 def _is_number(x: Any) -> bool:
-    return isinstance(x, int | float) and not isinstance(x, bool) and math.isfinite(x)
+    return isinstance(x, int | float) and not isinstance(x, bool) and abs(x) < math.inf
 
 
 def check_names(name: str, values: Any, allowed: Any) -> tuple[str, ...]:

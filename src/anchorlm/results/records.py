@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
+from pydantic import Field
+
 from ..core import UserError, atomic_file
 from ..data import TokenStore
 from ..eval.parts import FORMAT
@@ -43,8 +45,8 @@ class Record(Strict):
     format: Literal[1] = 1
     identity: Identity
     digest: str
-    trained_parameters: int
-    tokens: int | None
+    trained_parameters: int = Field(lt=2**63)
+    tokens: int | None = Field(lt=2**63)
     training_tokens_per_s: float | None = None
     figures: tuple[Figure, ...]
 
