@@ -28,6 +28,7 @@ def suggest(value: str, allowed: Iterable[str]) -> str:
 
 
 LARGEST = 2**31 - 1  # of any size that is set: tokens, steps, widths
+MANY = 1_000_000  # texts, samples or rows at once: more would run until it is killed
 MOST = 10**15  # tokens or bytes that may be asked for
 
 

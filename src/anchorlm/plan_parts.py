@@ -82,7 +82,8 @@ class Mix:
         most = LARGEST if self.kind == "sum" else 1
         number = not isinstance(value, bool) and isinstance(value, (int, float))
         if not number or not 0 < value < most:
-            raise UserError(f"{where} is {value!r}; it must be a number above 0 and below {most:,}")
+            limit = "" if self.kind == "sum" and (not number or value < most) else f" and below {most:,}"
+            raise UserError(f"{where} is {value!r}; it must be a number above 0{limit}")
 
     @property
     def begin(self) -> float:

@@ -19,7 +19,7 @@ def positive(value: Any, where: str) -> None:
 
 def not_negative(value: Any, where: str) -> None:
     if not _is_number(value) or value < 0:
-        raise UserError(f"{where} is {value!r}; it must be a number from 0 to {LARGEST:,}")
+        raise UserError(f"{where} is {value!r}; it must be a finite number of at least 0 and at most {LARGEST:,}")
 
 
 def _is_number(value: Any) -> bool:

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar, get_args
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
-from .core import LARGEST, UserError, suggest
+from .core import LARGEST, MANY, UserError, suggest
 
 
 class Strict(BaseModel):
@@ -25,9 +25,8 @@ class Strict(BaseModel):
     @classmethod
     def _fits(cls, value: Any, info: ValidationInfo) -> Any:
         """A whole number is one that a tensor can hold, unless its field has an upper bound of its own."""
-        if any(
-            hasattr(bound, "lt") or hasattr(bound, "le") for bound in cls.model_fields[str(info.field_name)].metadata
-        ):
+        bounds = cls.model_fields[str(info.field_name)].metadata
+        if any(hasattr(bound, "lt") or hasattr(bound, "le") for bound in bounds):
             return value
         for number in value if isinstance(value, tuple) else (value,):
             if isinstance(number, int) and number > LARGEST:
@@ -52,8 +51,8 @@ class DataSettings(Strict):
     """Where a row of tokens begins and ends."""
 
     length: int = Field(1024, ge=2)  # tokens in a row
-    batch: int = Field(1, ge=1)  # rows in one forward pass
-    accumulate: int = Field(1, ge=1)  # forward passes in one optimizer step
+    batch: int = Field(1, ge=1, le=MANY)  # rows in one forward pass
+    accumulate: int = Field(1, ge=1, le=MANY)  # forward passes in one optimizer step
     packing: Literal["concatenate", "documents"] = "concatenate"  # fill every row, or one document a row with padding
     on_document: Literal["reset", "carry"] = "reset"  # at a new document inside a row: start afresh, or read on
     mix: MixSettings = MixSettings()
@@ -118,7 +117,7 @@ class Recipe(Strict):
     stage1: Stage1Settings = Stage1Settings()
     stage2: Stage2Settings = Stage2Settings()
     eval_every: int = Field(25, ge=0)
-    eval_batches: int = Field(4, ge=1)
+    eval_batches: int = Field(4, ge=1, le=MANY)
     save_every: int = Field(25, ge=1)
     keep_last: int = Field(2, ge=1)
     checkpoint: bool = False

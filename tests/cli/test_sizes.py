@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from anchorlm import mad, presets, reproduce, results
 from anchorlm.analyze.explain.job import Options
 from anchorlm.analyze.settings import Settings
-from anchorlm.core import LARGEST, UserError
+from anchorlm.core import LARGEST, MANY, UserError
 from anchorlm.eval import EvalOptions
 from anchorlm.plan import ModelShape, Plan
 from anchorlm.reproduce.sizes import Timing
@@ -35,7 +35,7 @@ def settings(kind=Strict):
 
 FIELDS = [
     (kind, name) for kind in settings() for name, field in kind.model_fields.items()
-    if whole(field.annotation) and not (kind.__name__ == "Record")
+    if whole(field.annotation) and kind.__name__ != "Record"
 ]  # fmt: skip
 PLANS = ["window", "sinks", "slots.head.chunk", "slots.head.conv", "slots.head.detach", "slots.head.lag"]
 OPTIONS = [(rule, name) for rule in ("swiglu-ttt", "nmm", "delta", "kept", "hedgehog", "gla", "gsa")
@@ -108,3 +108,24 @@ def test_of_verbs(call, folder, base_folder, tmp_path, line):
                                             else ["-o", tmp_path / "out"]))  # fmt: skip
         assert code == 2 and shown == "" and error.count("\n") == 1 and str(value)[:9] in error, error
         assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("line", [
+    "eval {dir} --suite ar --context 256 --set ar.samples={n}", "eval {dir} --suite ar --set ar.queries={n}",
+    "eval {dir} --suite niah --data {text} --set needles={n}", "eval {dir} --suite ruler --set ruler.samples={n}",
+    "eval {dir} --suite recall --set recall.samples={n}", "eval {dir} --suite mmlu --set mmlu.shots={n}",
+    "eval {dir} --data {text} --set batch={n}", "analyze {dir} --what knockout --data {text} --set recall={n}",
+    "analyze {dir} --what knockout --data {text} --documents {n}", "place {base} --data {text} --documents {n}",
+    "train {dir} --dry-run --set data.batch={n}", "train {dir} --dry-run --set data.accumulate={n}",
+    "train {dir} --dry-run --set eval_batches={n}", "mad --seeds {n}", "mad --set training.batch={n}",
+    "mad --set test={n}", "results smollm2 --data {text} --needles {n}", "compare {base} --data {text} --recall {n}",
+    "compare {base} --data {text} --needles {n}",
+])  # fmt: skip
+def test_of_what_is_counted(call, folder, base_folder, tmp_path, line):
+    (tmp_path / "text.txt").write_text("some words " * 60)
+    for value in (MANY + 1, 999_999_999_999):
+        words = line.format(base=base_folder, dir=folder, text=tmp_path / "text.txt", n=value).split()
+        out = tmp_path / ("out.yaml" if words[0] == "place" else "out")
+        code, shown, error = call(*words, *([] if "--dry-run" in words else ["-o", out]))
+        assert code == 2 and shown == "" and error.count("\n") == 1 and str(value) in error, error
+        assert not out.exists()

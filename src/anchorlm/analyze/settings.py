@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
-from anchorlm.core import LARGEST, UserError, not_whole, suggest
+from anchorlm.core import LARGEST, MANY, UserError, not_whole, suggest
 from anchorlm.plan import ModelShape, Reach, layer_range
 
 from .budget import FULL, Need, parse_size
 from .knocked import Score, read_knocked
 
 RANGES = {
-    "window": (1, LARGEST), "sinks": (0, LARGEST), "context": (2, LARGEST), "documents": (2, LARGEST),
+    "window": (1, LARGEST), "sinks": (0, LARGEST), "context": (2, LARGEST), "documents": (2, MANY),
     "kept": (1, LARGEST), "steps": (0, LARGEST), "seed": (0, 2**63 - 1),
 }  # fmt: skip
 

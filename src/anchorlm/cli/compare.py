@@ -84,7 +84,10 @@ def compare(
     alone = tuple(options.listed(rows, "--rows"))
     held = (tuple(train), tuple(data)) if train or not data else apart(data)
     changes = {"window": window, "context": context, "limit": limit, "lengths": found or None, "needles": needles}
-    table = contest_table(_placed(contest, layers), **changes, recall=recall, speed=speed)
+    contest = _placed(contest, layers)
+    table = contest_table(contest, **changes, recall=recall, speed=speed)
+    if not contest.layers:
+        show.note(f"no measured layers are known of {base}, so no row has them; give --layers")
     job = Job(
         held[1], Path(out), tuple(validation), held[0], alone, not no_train, not page, dtype,
         options.check_device(device), Path(records) if records else None,
@@ -108,8 +111,6 @@ def _placed(contest: Contest, layers: str | None) -> Contest:
 
     shape = ModelShape.from_config(load_base_config(contest.base))
     found = named_layers(layers, shape) if layers is not None else known_layers(contest.base)
-    if not found:
-        show.note(f"no measured layers are known of {contest.base}, so no row has them; give --layers")
     return replace(contest, layers=found)
 
 

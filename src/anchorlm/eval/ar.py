@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from anchorlm.core import MANY
 from anchorlm.data import TokenStore
 from anchorlm.data.associative import AssociativeRecall, Recall
 from anchorlm.data.crossing import distance_bins
@@ -44,8 +45,8 @@ class ArOptions:
 
 def prepare(options: EvalOptions, tokenizer: Any, store: TokenStore | None) -> Material:
     own = options.own_of("ar", ArOptions)
-    check_count("ar.samples", own.samples)
-    check_count("ar.queries", own.queries)
+    check_count("ar.samples", own.samples, most=MANY)
+    check_count("ar.queries", own.queries, most=MANY)
     if own.distances is not None:
         check_lengths("ar.distances", own.distances)
     source, count = AssociativeRecall(tokenizer), min(own.samples, options.limit or own.samples)

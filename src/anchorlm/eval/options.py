@@ -10,7 +10,7 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from anchorlm.core import LARGEST, UserError, not_whole, suggest
+from anchorlm.core import LARGEST, MANY, UserError, not_whole, suggest
 from anchorlm.data.needles import check_kind, choose_templates
 from anchorlm.eval.niah import DEPTHS
 
@@ -51,8 +51,10 @@ class EvalOptions:
         plain = {name: listed(value) for name, value in values.items() if name not in own}
         check_types(cls, plain)
         options = cls(**plain, own=own)
-        for name in ("context", "needles", "batch", "block", "limit", "window"):
+        for name in ("context", "block", "limit", "window"):
             check_count(name, getattr(options, name))
+        for name in ("needles", "batch"):
+            check_count(name, getattr(options, name), most=MANY)
         check_kind(options.kind)
         if options.haystack not in HAYSTACKS:
             raise UserError(f"eval option haystack is {options.haystack!r}; {suggest(options.haystack, HAYSTACKS)}")

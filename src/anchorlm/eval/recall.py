@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from anchorlm.core import UserError
+from anchorlm.core import MANY, UserError
 from anchorlm.data import TokenStore
 from anchorlm.data.beyond import Asked, Prompts, contains
 from anchorlm.data.comprehension import read_completions
@@ -46,7 +46,7 @@ class RecallOptions:
 
 def prepare(options: EvalOptions, tokenizer: Any, store: TokenStore | None) -> Material:
     own = options.own_of("recall", RecallOptions)
-    check_count("recall.samples", own.samples)
+    check_count("recall.samples", own.samples, most=MANY)
     check_count("recall.answer_tokens", own.answer_tokens)
     files = chosen_files(own)
     count = min(own.samples, options.limit or own.samples)

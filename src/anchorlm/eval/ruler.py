@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from anchorlm.core import UserError
+from anchorlm.core import MANY, UserError
 from anchorlm.data import TokenStore
 from anchorlm.data.comprehension import HOTPOTQA, SQUAD, Question, read_hotpotqa, read_squad
 from anchorlm.data.ruler import TASKS, Fitter, Sample, World, make, score
@@ -69,8 +69,8 @@ def chosen_tasks(options: RulerOptions) -> tuple[tuple[str, ...], tuple[str, ...
 def prepare(options: EvalOptions, tokenizer: Any, store: TokenStore | None) -> Material:
     """Every sample of every task and length."""
     own = options.own_of("ruler", RulerOptions)
-    for name in ("samples", "answer_tokens"):
-        check_count(f"ruler.{name}", getattr(own, name))
+    check_count("ruler.samples", own.samples, most=MANY)
+    check_count("ruler.answer_tokens", own.answer_tokens)
     for length in options.prompt_lengths:
         if length < LEAST:
             raise UserError(f"ruler length is {length}; the shortest is {LEAST} tokens")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from anchorlm.core import MANY
 from anchorlm.data import mmlu
 from anchorlm.data.questions import TASKS, TaskSet, places, read_task
 from anchorlm.eval import accuracy
@@ -47,7 +48,7 @@ def prepare_mmlu(suite: str, form: str, shots: int) -> Callable[[EvalOptions, An
 
     def prepare(options: EvalOptions, tokenizer: Any, store: Any) -> Material:
         own = options.own_of(suite, MmluOptions)
-        check_count(f"{suite}.shots", own.shots, least=0)
+        check_count(f"{suite}.shots", own.shots, least=0, most=MANY)
         given = own.subjects.split(",") if isinstance(own.subjects, str) else own.subjects
         where = places(f"{suite}.data", own.data, {"mmlu": mmlu.FILES})["mmlu"]
         sets = mmlu.read_mmlu(where, form, shots if own.shots is None else own.shots, given)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import Field, SerializeAsAny
 from transformers import LlamaConfig
 
-from ..core import UserError, suggest
+from ..core import MANY, UserError, suggest
 from ..data.mad import TASKS, Task
 from ..plan import ModelShape, Plan
 from ..presets import PRESETS
@@ -53,7 +53,7 @@ class Training(Strict):
     """
 
     steps: int = Field(300, ge=1)
-    batch: int = Field(16, ge=1)
+    batch: int = Field(16, ge=1, le=MANY)
     lr: float = Field(2e-3, gt=0)
     memory_lr_multiplier: float = Field(1.0, gt=0)  # times lr: slots, gates and read maps
     weight_decay: float = Field(0.0, ge=0)  # of the backbone's matrices
@@ -74,8 +74,8 @@ class Mad(Strict):
     every preset. test: rows a trained model is tested on. Window in tokens."""
 
     title: str
-    seeds: int = Field(2, ge=1)
-    test: int = Field(256, ge=1)
+    seeds: int = Field(2, ge=1, le=MANY)
+    test: int = Field(256, ge=1, le=MANY)
     model: Sizes = Sizes()
     window: int = Field(8, ge=1)
     sinks: int = Field(0, ge=0)

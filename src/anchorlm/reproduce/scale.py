@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 from pydantic import Field
 
-from ..core import UserError, suggest
+from ..core import MANY, UserError, suggest
 from ..results.table import Table, Training, read_table
 from ..settings import Strict, checked, parse_yaml
 from .sizes import Measures
@@ -33,7 +33,7 @@ class Scale(Strict):
     limit: int | None = Field(None, ge=1)  # pieces of the evaluation text
     seed: int = Field(0, ge=0, lt=2**63)
     measured: tuple[int, ...] = ()
-    draws: int = Field(3, ge=1)
+    draws: int = Field(3, ge=1, le=MANY)
     training: Training = Training()
     measures: Measures = Measures()
     tables: dict[str, dict[str, Any]] = {}

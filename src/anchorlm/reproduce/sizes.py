@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import Field
 
 from ..analyze.explain.job import Options
-from ..core import UserError
+from ..core import MANY, UserError
 from ..eval import EvalOptions
 from ..mad import Mad, load_mad
 from ..settings import Strict
@@ -21,9 +21,9 @@ class Timing(Strict):
     """Prompts of `lengths` tokens, so many `rows` at once, `new_tokens` written after each; the best of `rounds`."""
 
     lengths: tuple[int, ...] = Field((512, 1024), min_length=1)
-    rows: int = Field(1, ge=1)
+    rows: int = Field(1, ge=1, le=MANY)
     new_tokens: int = Field(8, ge=1)
-    rounds: int = Field(1, ge=1)
+    rounds: int = Field(1, ge=1, le=MANY)
 
 
 class MadSizes(Strict):
@@ -31,7 +31,7 @@ class MadSizes(Strict):
 
     models: tuple[str, ...] = ()
     tasks: tuple[str, ...] = ()
-    seeds: int | None = Field(None, ge=1)
+    seeds: int | None = Field(None, ge=1, le=MANY)
     set: dict[str, Any] = {}
 
     def run(self) -> Mad:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from ..core import UserError, suggest
+from ..core import MANY, UserError, suggest
 from ..settings import MixSettings, Recipe, Strict, checked, load_recipe, parse_yaml
 
 BASE = "base"
@@ -41,7 +41,7 @@ class RulerSettings(Strict):
     """RULER as the suite of that name asks it: samples of each task and length. answer_tokens: most of an answer."""
 
     lengths: tuple[int, ...] = Field((512,), min_length=1)
-    samples: int = Field(5, ge=1)
+    samples: int = Field(5, ge=1, le=MANY)
     tasks: tuple[str, ...] = ()  # none: all that need no file of questions
     answer_tokens: int | None = Field(None, ge=1)
 
@@ -91,9 +91,9 @@ class Table(Strict):
     context: int = Field(2048, ge=2)
     limit: int | None = Field(None, ge=1)  # perplexity documents of each text
     lengths: tuple[int, ...] = (1024, 2048, 4096, 8192)  # of needle prompts; none: needles are not measured
-    needles: int = Field(20, ge=1)
+    needles: int = Field(20, ge=1, le=MANY)
     wordings: tuple[Literal["heldout", "train"], ...] = Field(("heldout", "train"), min_length=1)
-    recall: int = Field(0, ge=0)
+    recall: int = Field(0, ge=0, le=MANY)
     speed: int = Field(0, ge=0)
     ruler: RulerSettings | None = None
     seed: int = Field(0, ge=0, lt=2**63)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
-from anchorlm.core import UserError, suggest
+from anchorlm.core import MANY, UserError, suggest
 from anchorlm.data import TokenStore
 from anchorlm.environment import environment
 from anchorlm.eval.parts import Parts
@@ -33,8 +33,8 @@ class Options(Strict):
     """
 
     context: int = Field(1024, ge=2)
-    documents: int = Field(4, ge=2)
-    recall: int = Field(4, ge=0)  # generated recall texts of the knock-out
+    documents: int = Field(4, ge=2, le=MANY)
+    recall: int = Field(4, ge=0, le=MANY)  # generated recall texts of the knock-out
     window: int | None = Field(None, ge=1)
     layers: str | None = None
     control: bool = True
