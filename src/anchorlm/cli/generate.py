@@ -14,7 +14,9 @@ from . import options, show
 def generate(
     source: options.Model,
     prompt: Annotated[str, typer.Option("--prompt", "-p", help="what to ask; - reads it from stdin")] = "",
-    file: Annotated[str | None, typer.Option("--file", "-f", help="a text to read first, of any length")] = None,
+    file: Annotated[
+        str | None, typer.Option("--file", "-f", metavar="FILE", help="a text to read first, of any length")
+    ] = None,
     max_new_tokens: Annotated[int, typer.Option(min=0, help="tokens to write at most")] = 128,
     temperature: Annotated[float, typer.Option(help="0 is greedy")] = 0.0,
     top_p: Annotated[float, typer.Option(help="sample from the likeliest tokens with this much probability")] = 1.0,

@@ -38,8 +38,19 @@ Rules = Annotated[
 ]
 
 
+NAMED = {  # what a flag or an argument names, by its metavar
+    "DIR": "a folder", "RUN": "a folder", "RUN...": "a folder", "TEXT...": "a text file or a folder of them",
+    "FILE": "a file", "results.json": "a file", "PAGE.html": "a page, such as report.html", "PLAN.yaml": "a YAML file",
+    "BASE": "a folder, a hub id or a .gguf file", "[DIR|BASE]": "a folder or a BASE",
+    "BASE|teacher|window": "a model",
+}  # fmt: skip
+
+
 class Verb(TyperCommand):
-    """A verb whose numbers are written in ASCII digits and fit into 64 bits; Python's own `int` takes any others."""
+    """A verb whose numbers are written in ASCII digits and fit into 64 bits; Python's own `int` takes any others.
+
+    An empty name of a file or a folder is refused: as a path it would be the folder one is in.
+    """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         from ..core import UserError
@@ -50,7 +61,17 @@ class Verb(TyperCommand):
             value = value if equals else after
             if kinds.get(name) in (int, float) and not _readable(value):
                 raise UserError(f"{name} {value[:40]!r} is no number below 2**63 in the digits 0 to 9")
-        return super().parse_args(ctx, args)
+        rest = super().parse_args(ctx, args)
+        for param in self.params:
+            given = ctx.params.get(str(param.name))
+            if param.metavar in NAMED and was_given(ctx, str(param.name)) and "" in _several(given):
+                flag = param.opts[0] if param.opts[0].startswith("-") else param.metavar
+                raise UserError(f"{flag} is empty; name {NAMED[param.metavar]}")
+        return rest
+
+
+def _several(given: Any) -> list[Any]:
+    return list(given) if isinstance(given, list | tuple) else [given]
 
 
 def _readable(number: str) -> bool:

@@ -11,7 +11,9 @@ from . import options, show
 
 def quickstart(
     out: Annotated[str, typer.Option("--out", "-o", metavar="DIR", help="results and report.html")] = "runs/quickstart",
-    adapter: Annotated[str | None, typer.Option(help="another trained folder than the packaged one")] = None,
+    adapter: Annotated[
+        str | None, typer.Option(metavar="DIR", help="another trained folder than the packaged one")
+    ] = None,
     seed: options.Seed = 0,
     json: options.Json = False,
 ) -> None:

@@ -42,7 +42,7 @@ def read_documents(paths: str | Path | Iterable[str | Path]) -> Iterator[Documen
 def find_files(paths: str | Path | Iterable[str | Path]) -> list[Path]:
     """The files behind `paths`. Inside a folder, hidden files and unknown kinds are left out with a logged line."""
     given = [paths] if isinstance(paths, str | Path) else list(paths)
-    if not given:
+    if not given or "" in map(str, given):  # as a path it would be the folder one is in
         raise UserError("no data: name at least one text file or folder")
     return [file for path in given for file in _expand(Path(path))]
 
