@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Iterable
 from typing import Any
 
+from .core import MOST, UserError, not_whole
 from .linear_rules import GlaOptions, GsaOptions
 from .plan import ModelShape, Plan, Reach, Slot
 from .rules import WIDE_BYTES, RuleOptions
@@ -122,8 +124,22 @@ def _heads(slot: Slot, shape: ModelShape) -> str:
 
 def _state_bytes(slot: Slot, shape: ModelShape) -> int:
     """The slot's state without momentum, which the literature does not count either."""
-    parts = slot.rule_options.state_bytes(slot.state_heads(shape), shape.head_dim, shape.bytes_per_element)
-    return sum(size for part, size in parts.items() if part != "momentum")
+    return sum(size for part, size in rule_bytes(slot, shape).items() if part != "momentum")
+
+
+def rule_bytes(slot: Slot, shape: ModelShape) -> dict[str, int]:
+    """Bytes of the slot's state by part, as its rule says. Raises UserError for what are no bytes of a known part."""
+    options = slot.rule_options
+    found = options.state_bytes(slot.state_heads(shape), shape.head_dim, shape.bytes_per_element)
+    known = PARTS[:3]
+    if not isinstance(found, dict) or not all(
+        part in known and not not_whole(size, 0, MOST) for part, size in found.items()
+    ):
+        raise UserError(
+            f"rule {slot.rule!r} ({inspect.getsourcefile(type(options))}): state_bytes gives {found!r}; it must be a "
+            f"dictionary of whole numbers of at least 0 by part, of {', '.join(known)}"
+        )
+    return found
 
 
 def _slot_bytes(slot: Slot, shape: ModelShape) -> dict[str, int]:
@@ -135,7 +151,7 @@ def _slot_bytes(slot: Slot, shape: ModelShape) -> dict[str, int]:
     held = max(0, slot.delay - 1)
     token = _token_bytes(shape, len(slot.taken(shape)))
     tail = max(0, slot.conv - 1) * _token_bytes(shape)
-    return options.state_bytes(heads, shape.head_dim, shape.bytes_per_element) | {
+    return rule_bytes(slot, shape) | {
         "chunk buffer": held * (token + options.token_elements(heads) * WIDE_BYTES) + tail
     }
 

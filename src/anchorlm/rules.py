@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from itertools import pairwise
@@ -97,6 +98,7 @@ class RuleOptions:
         delay: tokens that may wait before they are written.
         """
 
+    @abstractmethod
     def state_bytes(self, heads: int, dim: int, element: int) -> dict[str, int]:
         """Bytes kept per sequence, by part, for `heads` state heads of width `dim` on a model of `element` bytes."""
         raise NotImplementedError
@@ -119,6 +121,7 @@ class FastWeightOptions(RuleOptions):
     def check(self, where: str) -> None:
         positive(self.step, f"{where}.step")
 
+    @abstractmethod
     def state_elements(self, heads: int, dim: int) -> dict[str, int]:
         """fp32 numbers kept per sequence, by part."""
         raise NotImplementedError

@@ -42,13 +42,16 @@ QUIET = {"TRANSFORMERS_VERBOSITY": "error", "TOKENIZERS_PARALLELISM": "false", "
 
 
 class Verbs(TyperGroup):
-    """Keeps a closed pipe from reaching typer, which would call it an error."""
+    """Keeps a closed pipe from reaching typer, which would call it an error, and an interrupt, of which it says
+    nothing."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
             raise PipeClosed from None
+        except KeyboardInterrupt:
+            raise typer.Abort from None
 
 
 class PipeClosed(Exception):
@@ -113,7 +116,9 @@ def run(argv: Sequence[str] | None = None) -> int:
         return 0
     except (KeyboardInterrupt, typer.Abort):
         return _say("interrupted", 130)
-    except Exception as error:
+    except BaseException as error:
+        if not isinstance(error, Exception) and not _blamed(error):
+            raise
         return _explain(error)
 
 
@@ -123,7 +128,7 @@ def _known_rules() -> None:
     load_listed()
 
 
-def _explain(error: Exception) -> int:
+def _explain(error: BaseException) -> int:
     code, text = classify(error)
     if (code == 1 or _blamed(error)) and os.environ.get("ANCHORLM_DEBUG") == "1":
         traceback.print_exc()
@@ -132,7 +137,7 @@ def _explain(error: Exception) -> int:
     return _say(f"error: {text}", code)
 
 
-def classify(error: Exception) -> tuple[int, str]:
+def classify(error: BaseException) -> tuple[int, str]:
     """(exit code, one line) of a failure."""
     from anchorlm.core import UserError
 
@@ -154,17 +159,17 @@ def classify(error: Exception) -> tuple[int, str]:
     return 1, f"{type(error).__name__}: {reason} (ANCHORLM_DEBUG=1 shows the traceback)"
 
 
-def _blamed(error: Exception) -> str | None:
+def _blamed(error: BaseException) -> str | None:
     """What is wrong in a memory rule of the user's own, if the error comes from one."""
     own = sys.modules.get("anchorlm.memory.own")
     return own.blamed(error) if own is not None and not _is_out_of_memory(error) else None
 
 
-def _is_out_of_memory(error: Exception) -> bool:
+def _is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or any(words in str(error).lower() for words in OUT_OF_MEMORY)
 
 
-def _is_stopped_training(error: Exception) -> bool:
+def _is_stopped_training(error: BaseException) -> bool:
     """Without importing torch: the class is there only if training was imported."""
     errors = sys.modules.get("anchorlm.train.errors")
     return errors is not None and isinstance(error, errors.TrainingError)

@@ -48,6 +48,8 @@ def _broken(check: Callable[[Any], None], model: Any) -> str | None:
         check(model)
     except UserError:
         raise
-    except Exception as error:  # a rule of somebody else's may raise anything
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a rule of somebody else's may raise anything
         return " ".join(f"{type(error).__name__}: {error}".split())
     return None

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from anchorlm.data.needles import Needles, Prompt
-from anchorlm.eval.scoring import greedy
+from anchorlm.eval.scoring import check_finite, greedy
 from anchorlm.eval.stats import bootstrap_ratio, wilson
 from anchorlm.reading import beyond, prefill, rewind
 
@@ -71,6 +71,7 @@ def ask(
     logits, cache = prefill(model, torch.from_numpy(np.stack([prompt.ids[read:] for prompt in group])), block, cache)
     again = rewind(cache)
     longest = max(len(prompt.answer_ids) for prompt in group)
+    check_finite(model, logits)
     written = greedy(model, logits, cache, longest + SLACK)
     guessed = _forced(model, logits, again(), group, longest)
     return [

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
+from anchorlm.core import UserError
 from anchorlm.reading import device_of, prefill
 
 SLICE = 128  # positions whose logits are held in fp32 at once
@@ -29,7 +30,19 @@ def _read(model: Any, ids: torch.Tensor, block: int, cache: Any = None) -> Itera
         stop = min(begin + block, last)
         out = model(input_ids=ids[:, begin:stop], cache=cache, use_cache=True)
         cache = out.cache
+        check_finite(model, out.logits)
         yield out.logits, ids[:, begin + 1 : stop + 1]
+
+
+def check_finite(model: Any, logits: torch.Tensor) -> None:
+    """Raise UserError for logits that hold what is no number: nothing can be measured on them."""
+    places = ~(logits < torch.inf).all(-1)
+    if bool(places.any()):
+        rules = dict.fromkeys(slot.rule for slot in model.plan.slots.values()) if hasattr(model, "plan") else ()
+        found = f" or its memory, of rule {', '.join(map(repr, rules))}," if rules else ""
+        raise UserError(
+            f"the model gives NaN at {int(places.sum()):,} of {places.numel():,} tokens; its weights{found} hold it"
+        )
 
 
 def _nll(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -78,6 +91,7 @@ def _told(blocks: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> tuple[torch.Te
 def write(model: Any, tokenizer: Any, ids: np.ndarray, count: int, block: int = 512, until: str = "") -> str:
     """What the model writes after ids [T], greedily: `count` tokens at most, up to its eos or to the text `until`."""
     logits, cache = prefill(model, torch.from_numpy(ids)[None], block)
+    check_finite(model, logits)
     written: list[int] = []
     while True:
         chosen = logits.argmax(-1, keepdim=True)

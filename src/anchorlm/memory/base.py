@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import re
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -58,6 +60,7 @@ class Memory(nn.Module):
             raise UserError(f"rule {rule!r} is there already, in {other.__module__}; choose another name")
         if options is None and rule not in RULES:
             raise UserError(f"rule {rule!r} has no options; write class {cls.__name__}(Memory, rule=..., options=...)")
+        _check_class(rule, cls, options or RULES[rule])
         Memory.rules[rule] = cls
         if options is not None:
             RULES[rule] = options
@@ -69,10 +72,12 @@ class Memory(nn.Module):
         """
         return {}
 
+    @abstractmethod
     def start(self, rows: int, like: Tensor | None = None) -> Weights:
         """The state of a text of which nothing was written: {name: [B, H, n, m]}; `like` has the model's dtype."""
         raise NotImplementedError
 
+    @abstractmethod
     def write(self, state: Weights, k: Tensor, v: Tensor, extra: Weights) -> Weights:
         """The state after a whole chunk. k, v: [B, H, C, d]; extra: {name: [B, C, ...]} from `tokens`, and
         "positions" [B or 1, C] in the text and "raw" [B, H, C, d], the keys without features."""
@@ -83,6 +88,7 @@ class Memory(nn.Module):
         return state
 
     @staticmethod
+    @abstractmethod
     def read(readable: Weights, q: Tensor) -> Partial:
         """Answers [B, H, N, d] to queries [B, H, N, d]."""
         raise NotImplementedError
@@ -95,6 +101,29 @@ def _check_name(rule: Any) -> None:
     if not isinstance(rule, str) or not NAME.fullmatch(rule) or rule.lower() in NO_TEXT:
         allowed = f"a letter, then letters, digits, - _ or ., and none of {', '.join(sorted(NO_TEXT))}"
         raise UserError(f"rule name {rule!r} is not allowed; allowed: {allowed}")
+
+
+def _check_class(rule: str, cls: type[Memory], options: Any) -> None:
+    """Raise UserError for a rule without what every rule must have, or made in another way than all are."""
+    if not (isinstance(options, type) and issubclass(options, RuleOptions)):
+        raise UserError(f"rule {rule!r}: options is {options!r}; it must be a dataclass derived from RuleOptions")
+    needed = [name for name in _left_open(cls) if name != "read" or not options.joint]  # attention itself reads these
+    missing = [*needed, *(f"{name}, in its options" for name in _left_open(options))]
+    missing += ["__init__"] if cls.__init__ is nn.Module.__init__ else []
+    if missing:
+        raise UserError(f"rule {rule!r} has no {', no '.join(missing)}; every rule needs its own")
+    made = inspect.signature(cls.__init__)
+    try:
+        made.bind(None, options, 1, 1, 1, 1)
+    except TypeError as error:
+        line = inspect.unwrap(cls.__init__).__code__.co_firstlineno
+        raise UserError(f"rule {rule!r}, line {line}: __init__{made} cannot be called as "
+                        f"rule(options, heads, dim, hidden, kv_heads): {error}") from None  # fmt: skip
+
+
+def _left_open(cls: type) -> list[str]:
+    """The functions that a class leaves to those derived from it."""
+    return [name for name in dir(cls) if getattr(getattr(cls, name, None), "__isabstractmethod__", False)]
 
 
 def check_given(rule: type[Memory], where: str, found: Any, wanted: Mapping[str, Tensor] | tuple[int, ...]) -> None:
@@ -113,12 +142,18 @@ def check_given(rule: type[Memory], where: str, found: Any, wanted: Mapping[str,
         raise RuleError(rule, f"{where} gives {shapes}, the state before was {known}")
 
 
-def check_read(rule: type[Memory], found: Any, wanted: tuple[int, ...]) -> None:
-    """Raise RuleError unless `found` is a Partial whose sum has a shape that begins with `wanted`."""
+def check_read(rule: type[Memory], found: Any, wanted: tuple[int, ...], asked: torch.dtype | None = None) -> None:
+    """Raise RuleError unless `found` is a Partial whose sum has a shape that begins with `wanted`.
+
+    asked: dtype of the queries; answers to it are of that dtype or of float32, which is as wide as a state is.
+    """
     if not isinstance(found, Partial) or not isinstance(found.summed, Tensor):
         raise RuleError(rule, f"read gives no Partial but {type(found).__name__}")
     if (shape := tuple(found.summed.shape))[: len(wanted)] != wanted:
         raise RuleError(rule, f"read gives answers of shape {shape}; it must begin with {wanted}")
+    if asked is not None and found.summed.dtype not in (asked, torch.promote_types(asked, torch.float32)):
+        given, said = (str(dtype).removeprefix("torch.") for dtype in (found.summed.dtype, asked))
+        raise RuleError(rule, f"read gives answers of dtype {given} to queries of {said}; take the queries' own")
 
 
 class StepSize(nn.Module):

@@ -6,6 +6,7 @@ Shapes: B rows, H state heads, R readers of each, T tokens, d head width, f feat
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -43,6 +44,7 @@ class StreamMemory(Memory):
         super().__init__()
         self.options, self.heads, self.dim = options, heads, dim
 
+    @abstractmethod
     def stream(
         self, state: Weights, k: Tensor, v: Tensor, extra: Weights, valid: Tensor | None, timing: Timing
     ) -> tuple[Weights, Read]:

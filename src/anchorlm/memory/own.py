@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from traceback import walk_tb
 from typing import Any
@@ -23,7 +24,8 @@ def load_rules(*files: str | Path) -> list[str]:
     A file is run as any program is: only load what you trust. Raises UserError for a file that is not there, fails, or
     adds no rule, and for a rule that has another's name.
     """
-    return [rule for file in files for rule in _load(Path(file).expanduser().resolve(), str(file))]
+    found = [rule for file in files for rule in _load(Path(file).expanduser().resolve(), str(file))]
+    return list(dict.fromkeys(found))
 
 
 def load_listed() -> None:
@@ -87,10 +89,13 @@ def _run(path: Path, said: str, name: str) -> None:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses look their own module up while it is made
     try:
-        spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
+        with redirect_stdout(sys.stderr):  # what a file prints is no result of ours
+            spec.loader.exec_module(module)
+    except BaseException as error:
         sys.modules.pop(name)
         for rule in _rules_of(name):
             del Memory.rules[rule], RULES[rule]
+        if isinstance(error, KeyboardInterrupt):
+            raise
         kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
         raise UserError(f"rules file {said} cannot be used: {kind}{' '.join(str(error).split())}") from error

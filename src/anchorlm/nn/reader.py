@@ -71,7 +71,7 @@ class SlotReader(nn.Module):
     def answers(self, q: Tensor, trace: Trace | StreamTrace, positions: Tensor, rotary: Rotary) -> Partial:
         """What the slot answers, normalised, before map and mixer: [B, Hq, T, d]."""
         read = trace.read(self.queries(q, positions, rotary), self.slot.silent)
-        check_read(Memory.rules[self.slot.rule], read, q.shape)
+        check_read(Memory.rules[self.slot.rule], read, q.shape, q.dtype)
         if self.norm_weight is None:
             return read
         answer = widen(read.answer)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import psutil
@@ -11,6 +11,7 @@ from rich.table import Table
 from torch import nn
 
 from ..convert.adapters import has_lora, lora_parameters
+from ..describe import rule_bytes
 from ..plan import ModelShape
 from ..settings import LoraSettings, Recipe
 from .groups import make_groups, nothing_to_train
@@ -132,8 +133,7 @@ def _chunk_states(model: Any, recipe: Recipe) -> int:
     """Each slot keeps its state, its gradient and their intermediate values once per chunk."""
     total = 0
     for slot in model.plan.slots.values():
-        heads = slot.state_heads(model.shape)
-        state = sum(slot.rule_options.state_bytes(heads, model.shape.head_dim, 4).values())
+        state = sum(rule_bytes(slot, replace(model.shape, bytes_per_element=4)).values())
         total += 3 * state * -(-recipe.data.length // slot.chunk) * recipe.data.batch
     return total
 
