@@ -43,7 +43,7 @@ def test_what_was_measured_is_taken_and_a_changed_text_is_not(home, done, monkey
 
 
 def test_a_damaged_item_is_measured_again(home, done, tmp_path):
-    """Whatever is missing of what was kept, it counts as not measured and the page is written without it."""
+    """Whatever is missing of what was kept, no page says that it was never measured; the item itself is measured."""
     whole = json.loads((done[0] / "figure5.json").read_text())
     (tmp_path / "figure5.json").write_text(json.dumps(whole))
     scale, shown = load_scale(home / "tiny.yaml"), job(home, tmp_path, measure=False)
@@ -53,7 +53,19 @@ def test_a_damaged_item_is_measured_again(home, done, tmp_path):
             damaged = {name: one for name, one in whole.items() if name != part}
             damaged |= {} if value is ... else {part: value}
             (tmp_path / "figure5.json").write_text(json.dumps(damaged))
-            assert not by_name(reproduce([], scale, shown, say=silent))["figure5"]["measured"], (part, value)
+            for names, how in (([], shown), ("figure7", job(home, tmp_path))):
+                with pytest.raises(
+                    UserError, match=r"figure5.json is (damaged; remove it, or|not the result of a run)"
+                ):
+                    reproduce(names, scale, how, say=silent)
+    page = (tmp_path / "reproduce.md").read_text()
+    for text in ("", "{}", "[]", "null", json.dumps(whole)[:-40]):
+        (tmp_path / "figure5.json").write_text(text)
+        for names, how in (([], shown), ("figure7", job(home, tmp_path)), ("figure5", job(home, tmp_path))):
+            with pytest.raises(UserError, match=r"figure5.json is not the result of a run"):
+                reproduce(names, scale, how, say=silent)
+    assert (tmp_path / "reproduce.md").read_text() == page and not (tmp_path / "figure7.json").exists()
+    (tmp_path / "figure5.json").write_text(json.dumps(whole | {"notes": None}))
     said = []
     assert by_name(reproduce("figure5", scale, job(home, tmp_path), say=said.append))["figure5"]["measured"]
     assert said == ["figure5: State and coverage"]

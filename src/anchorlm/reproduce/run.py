@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..core import atomic_file, pick_dtype
+from ..core import UserError, atomic_file, pick_dtype
 from ..data import find_files
 from ..environment import environment
 from ..eval.kept import check_ours, check_run_folder
@@ -62,12 +62,16 @@ def reproduce(
     return _write(job.out, skipped)
 
 
-def check_out(out: Path, wanted: Iterable[str]) -> None:
-    """Raise UserError where the page or one of these items would be written over what no run wrote."""
+def check_out(out: Path, wanted: Sequence[str]) -> None:
+    """Raise UserError where the page or an item would be written over what no run wrote, or the page would say of an
+    item that is not measured now, and whose file is damaged, that it never was."""
     check_run_folder(out)
     check_ours(out / "reproduce.json", page.KIND, ".md", ".html")
-    for name in wanted:
-        check_ours(out / f"{name}.json", KIND)
+    for name in ITEMS:
+        path = out / f"{name}.json"
+        check_ours(path, KIND)
+        if path.exists() and name not in wanted and not kept(out, name):
+            raise UserError(f"{path} is damaged; remove it, or measure {name} again")
 
 
 def key_of(item: Item, scale: Scale, job: Job) -> dict[str, Any]:
