@@ -54,9 +54,7 @@ def test_a_damaged_item_is_measured_again(home, done, tmp_path):
             damaged |= {} if value is ... else {part: value}
             (tmp_path / "figure5.json").write_text(json.dumps(damaged))
             for names, how in (([], shown), ("figure7", job(home, tmp_path))):
-                with pytest.raises(
-                    UserError, match=r"figure5.json is (damaged|not the result of a run)"
-                ):
+                with pytest.raises(UserError, match=r"figure5.json is (damaged|not the result of a run)"):
                     reproduce(names, scale, how, say=silent)
     page = (tmp_path / "reproduce.md").read_text()
     for text in ("", "{}", "[]", "null", json.dumps(whole)[:-40]):
