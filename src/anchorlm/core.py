@@ -94,7 +94,7 @@ def check_apart(out: str | Path, *sources: str | Path | None) -> None:
 
 
 def check_folder(path: str | Path | None) -> None:
-    """Raise UserError unless the output `path` is a folder, or can become one; None is no output."""
+    """Raise UserError unless the output `path` is a folder to write in, or can become one; None is no output."""
     if path is None:
         return
     if not str(path):
@@ -102,6 +102,19 @@ def check_folder(path: str | Path | None) -> None:
     for place in (Path(path), *Path(path).parents):
         if place.exists() and not place.is_dir():
             raise UserError(f"output {place} is a file; name a folder")
+    there = next(place for place in (Path(path), *Path(path).absolute().parents) if place.exists())
+    try:
+        tempfile.TemporaryFile(dir=there).close()  # rights alone do not tell: of /proc root has them all
+    except OSError as error:
+        raise UserError(f"output {path}: nothing can be written in {there}: {error.strerror}; name another") from None
+
+
+def check_page_apart(page: str | Path | None, out: str | Path | None) -> None:
+    """Raise UserError where one name is given to a page and to the output beside it, or to a folder on its way."""
+    if page is not None and out is not None:
+        one, other = Path(page).resolve(), Path(out).resolve()
+        if one == other or one in other.parents:
+            raise UserError(f"--report {page} is where --out {out} goes; name another page")
 
 
 @contextmanager

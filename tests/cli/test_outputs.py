@@ -117,3 +117,40 @@ def test_what_was_written_here_is_written_again(call, folder, tmp_path):
         assert call(*line, "--report", tmp_path / "page.html")[0] == 0
     assert json.loads((tmp_path / "run" / "ar.json").read_text())["kind"] == "eval"
     assert "<h1>old</h1>" not in (tmp_path / "page.html").read_text()
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="a folder in which nobody can write")
+@pytest.mark.parametrize("arguments", WRITERS, ids=named(WRITERS))
+def test_a_folder_that_cannot_be_made_is_told_before_anything_is_opened(ask, arguments):
+    assert "nothing can be written in /proc" in ask(arguments, "-o", "/proc/run")
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="a folder in which nobody can write")
+def test_a_page_that_cannot_be_written_is_told_before_anything_is_opened(ask, tmp_path):
+    text, out = ("--data", tmp_path / "text.txt"), ("-o", tmp_path / "plan.yaml")
+    assert "nothing can be written in /proc" in ask(("eval", "{folder}"), *text, "--report", "/proc/zz/a.html")
+    assert "nothing can be written in /proc" in ask(("place", "{base}"), *text, *out, "--report", "/proc/zz/a.html")
+    assert "nothing can be written in /proc" in ask(("place", "{base}"), *text, "-o", "/proc/zz/plan.yaml")
+
+
+@pytest.mark.parametrize("verb, out, page", [
+    ("eval {folder}", "p.html", "p.html"), ("eval {folder}", "p.html/run", "p.html"),
+    ("eval {folder}", "p.html", "a/../p.html"), ("place {base}", "p.yaml", "p.yaml"),
+    ("place {base}", "p.yaml", "p.json"), ("place {base}", "p.yaml", "p.parts"),
+])  # fmt: skip
+def test_a_page_and_an_output_have_two_names(ask, tmp_path, verb, out, page):
+    given = ("--data", tmp_path / "text.txt", "-o", tmp_path / out, "--report", tmp_path / page)
+    assert f"--report {tmp_path / page} is where --out " in ask(verb.split(), *given)
+    assert not (tmp_path / out).exists()
+
+
+INSIDE = [(verb, "parts") for verb, _ in RESULTS] + [
+    (verb, name) for verb, _ in RESULTS if verb[0] in ("compare", "results") and "core" not in verb
+    and "retention" not in verb for name in ("rows", "records")
+] + [(("reproduce", "figure5"), "slots"), (("reproduce", "--page"), "figure3")]  # fmt: skip
+
+
+@pytest.mark.parametrize("arguments, name", INSIDE, ids=[f"{' '.join(row[:2])} {name}" for row, name in INSIDE])
+def test_a_file_in_place_of_a_folder_inside_is_told_before_anything_is_opened(ask, tmp_path, arguments, name):
+    fresh(tmp_path / "out" / name, "mine")
+    assert f"output {tmp_path / 'out' / name} is a file; name a folder" in ask(arguments, "-o", tmp_path / "out")

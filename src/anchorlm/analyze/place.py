@@ -14,7 +14,7 @@ import yaml
 
 from anchorlm.convert.attach import convert
 from anchorlm.convert.bases import Base, load_base, load_base_config
-from anchorlm.core import UserError, atomic_file, check_folder
+from anchorlm.core import UserError, atomic_file, check_folder, check_page_apart
 from anchorlm.data import TokenStore, find_files
 from anchorlm.environment import environment
 from anchorlm.eval.kept import check_ours
@@ -162,6 +162,8 @@ def check_outputs(out: str | Path | None, report: str | Path | None) -> None:
         from anchorlm.report.html import check_page
 
         check_page(report)
+        for written in () if out is None else (Path(out), *map(Path(out).with_suffix, (".json", ".parts"))):
+            check_page_apart(report, written)
 
 
 def _check_plan(plan: Path) -> None:
@@ -170,6 +172,7 @@ def _check_plan(plan: Path) -> None:
     if plan.is_dir():
         raise UserError(f"output {plan} is a folder; name a file")
     check_folder(plan.parent)
+    check_folder(plan.with_suffix(".parts"))
     if plan.exists() and not plan.read_text(encoding="utf-8", errors="replace").startswith(HEAD.partition("{")[0]):
         raise UserError(f"plan {plan} was not written by anchorlm place; name another, or move it away")
     check_ours(plan.with_suffix(".json"), "place")

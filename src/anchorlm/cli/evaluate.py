@@ -45,7 +45,7 @@ def evaluate(
     options.use_rules(rules)
     chosen = options.parse_sets(set_)
     from ..convert.load import load
-    from ..core import UserError
+    from ..core import UserError, check_page_apart
     from ..data import find_files
     from ..eval import EvalOptions, check_names, check_out, check_suites, open_source, prepare, run_prepared
     from ..eval.kept import check_run_folder
@@ -58,6 +58,7 @@ def evaluate(
         from ..report.html import check_page
 
         check_page(report)
+        check_page_apart(report, out)
     check_run_folder(out)
     check_names([source, *versus])
     asked = EvalOptions.of(context=context, limit=limit, seed=seed, **chosen)

@@ -26,8 +26,10 @@ class Facts:
 
 
 def check_run_folder(out: str | Path | None) -> None:
-    """Raise UserError unless results may be written to the folder `out`: no file, and no model's; None is no output."""
+    """Raise UserError unless results, and the parts of them that are kept, may be written to the folder `out`: no file,
+    and no model's; None is no output."""
     check_folder(out)
+    check_folder(None if out is None else Path(out) / "parts")
     if out is not None and holds_model(out):
         raise UserError(f"output {out} is the folder of a model; name another for the results")
 

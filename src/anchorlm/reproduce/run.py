@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..core import UserError, atomic_file, pick_dtype
+from ..core import UserError, atomic_file, check_folder, pick_dtype
 from ..data import find_files
 from ..environment import environment
 from ..eval.kept import check_ours, check_run_folder
@@ -66,6 +66,8 @@ def check_out(out: Path, wanted: Sequence[str]) -> None:
     """Raise UserError where the page or an item would be written over what no run wrote, or the page would say of an
     item that is not measured now, and whose file is damaged, that it never was."""
     check_run_folder(out)
+    for name in {item.table for item in ITEMS.values()}:
+        check_folder(out / name)
     check_ours(out / "reproduce.json", page.KIND, ".md", ".html")
     for name in ITEMS:
         path = out / f"{name}.json"

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from ..convert.bases import load_base, load_base_config
 from ..convert.cached import cache_folder
-from ..core import UserError, atomic_file, pick_dtype
+from ..core import UserError, atomic_file, check_folder, pick_dtype
 from ..data import TokenStore, find_files
 from ..eval.kept import check_ours, check_run_folder
 from ..eval.parts import Parts
@@ -144,6 +144,8 @@ def _go(row: Built, run: Run, progress: Progress | None, say: Callable[[str], No
 def prepare(table: Table, job: Job) -> Run:
     """A job checked: nothing is written, and what must be trained can be. Raises UserError as `run_table` does."""
     check_run_folder(job.out)
+    for name in ("rows", "records"):
+        check_folder(job.out / name)
     check_ours(job.out / f"{table.page}.json", summary.KIND, ".md")
     for name in job.rows:
         table.row(name, "--rows")
