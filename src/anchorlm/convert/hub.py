@@ -112,7 +112,8 @@ def _reason(repository: str, error: Exception) -> str:
         return f"base {repository} is not on the hub (or is private; run `hf auth login`)"
     if isinstance(error, HFValidationError):
         return f"base {repository} is not a valid hub id"
-    return f"base {repository}: the hub cannot be reached ({first_line(error)}); give a local folder or .gguf file"
+    reason = f"no folder of that name is here, and the hub cannot be reached ({first_line(error)})"
+    return f"base {repository}: {reason}; give a local folder or .gguf file"
 
 
 def first_line(error: Exception) -> str:
