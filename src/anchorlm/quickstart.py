@@ -39,7 +39,7 @@ ADAPTER = "smollm2-135m-kept-heads"
 OTHER = ("smollm2-135m-hybrid", "full attention in 4 layers")  # beside it, with the name it has in tables
 NAME = "hybrid"  # of the adapter's model, in tables and plots
 WINDOW = 128
-LEGEND = """  (hybrid: the adapter; teacher: the base as it was, without the adapter's LoRA; window: the hybrid without its memory;
+LEGEND = """  (hybrid: the adapter; teacher: the base as it was, without LoRA; window: the hybrid without its memory;
   cross-window: perplexity of tokens whose word pair was last seen beyond the window; bits/byte: of the text)"""
 KINDS = {name: name for name in ("plan", "text", "questions", "limits", "commands", "reading")}  # of each file
 KINDS |= {"ppl": "eval", "reading-teacher": "reading"}
