@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -99,9 +100,9 @@ def test_attention_received_against_a_loop_over_queries():
                     total[s] += math.exp(score) / mass
 
 
-def kept_model():
+def kept_model(choose="gate"):
     """Layer 1 keeps exact tokens, chosen by a gate."""
-    slot = {"rule": "kept", "write": 1, "chunk": 4, "options": {"tokens": 5}}
+    slot = {"rule": "kept", "write": 1, "chunk": 4, "options": {"tokens": 5, "choose": choose}}
     stored = {"attention": {"kind": "window", "window": 6, "sinks": 2}, "slots": {"k": slot}}
     return shake_memory(AnchorForCausalLM.from_backbone(tiny_llama(layers=4), Plan.from_dict(stored, 4))).eval()
 
@@ -110,13 +111,33 @@ def bare_model():
     return AnchorForCausalLM.from_backbone(tiny_llama(layers=4), Plan((Reach("window", 6, 2),) * 4)).eval()
 
 
+@torch.inference_mode()
+def test_a_fading_gate_keeps_what_age_has_left_most_of():
+    layer = layer_of(61)
+    scores = -torch.rand(2, 61, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    found = choosers.fading(replace(layer, gate=lambda x, k: scores), 4)
+    for head in range(2):
+        for t in range(61):
+            pool = range(WINDOW.sinks, t + 1 - WINDOW.window)
+            kept = sorted(pool, key=lambda s: (-float(scores[head, s]) * (t - s + 1), s))[:4]
+            assert found[head, t].nonzero().flatten().tolist() == sorted(kept)
+
+
+@pytest.mark.parametrize("choose, own, other", [("gate", "gate", "decaying gate"), ("decay", "decaying gate", "gate")])
+def test_the_models_own_gate_is_called_what_it_is(choose, own, other):
+    options = {"context": 64, "documents": 2, "layers": "1", "kept": [3]}
+    found = run_analysis(kept_model(choose), char_tokenizer(), "choosers", text_store(), **options)["choosers"]
+    names = {row["chooser"] for row in found["rows"]}
+    assert own in names and other not in names
+
+
 def test_rows_lie_between_the_window_and_full_attention():
     options = {"context": 64, "documents": 3, "layers": "1", "kept": [3, 64]}
     found = run_analysis(kept_model(), char_tokenizer(), "choosers", text_store(), **options)["choosers"]
     json.dumps(found)
     rows = {(row["chooser"], row["kept"]): row for row in found["rows"]}
     assert list(rows)[:2] == [("full attention", 0), ("window", 0)]
-    assert {name for name, _ in rows} == {"full attention", "window", *CHOOSERS}
+    assert {name for name, _ in rows} == {"full attention", "window", *CHOOSERS} - {"decaying gate"}
     assert rows["window", 0]["change"]["beyond"]["value"] == 0 and rows["full attention", 0]["closed"] == 1
     assert rows["recent", 3]["groups"] != rows["recent", 64]["groups"]
     everything = [rows[name, 64]["groups"]["all"]["value"] for name in ("recent", "key norm", "gate")]

@@ -55,11 +55,17 @@ def by_hand(model, ids):
         age = torch.arange(length)[:, None] - torch.arange(length)
         shares = torch.softmax(logits.masked_fill(age < 0, -torch.inf), -1)[0]
         taken = list(model.plan.slots[f"k{layer}"].taken(model.shape))
-        far = shares.masked_fill(age < WINDOW, 0).amax(1).view(k.shape[1], -1, length).amax(1)[taken].T
         scores = attention.writers[f"k{layer}"].memory.tokens(x, k[:, taken].transpose(1, 2))["score"][0]
-        counted = slice(2, length - WINDOW)
-        weight = 1 + EMPHASIS * far[counted]
-        terms.append((weight * (scores[counted] - torch.log(far[counted] + FLOOR)).square()).sum() / weight.sum())
+        fades = attention.writers[f"k{layer}"].memory.options.choose == "decay"
+        errors, weights = 0.0, 0.0
+        for late in (WINDOW, 2 * WINDOW, 4 * WINDOW) if fades else (WINDOW,):
+            far = shares.masked_fill(age < late, 0).amax(1).view(k.shape[1], -1, length).amax(1)[taken].T
+            for token in range(2, length - late):
+                weight = 1 + EMPHASIS * far[token]
+                told = late * scores[token] if fades else scores[token]
+                errors += (weight * (told - torch.log(far[token] + FLOOR)).square()).sum()
+                weights += weight.sum()
+        terms.append(errors / weights)
     return torch.stack(terms).mean()
 
 
@@ -72,9 +78,10 @@ def inputs_of(model, ids, layer):
     return captures.inputs[layer], captures
 
 
+@pytest.mark.parametrize("choose", ["gate", "decay"])
 @pytest.mark.parametrize("heads", ["kv", [1]])
-def test_the_loss_is_what_its_definition_says(heads):
-    model, ids = model_of(heads=heads), builders.tokens(1, 23)
+def test_the_loss_is_what_its_definition_says(heads, choose):
+    model, ids = model_of(choose, heads=heads), builders.tokens(1, 23)
     losses, grads = loss_and_gradients(model, [view_of(ids)])
     wanted = by_hand(model, ids)
     assert losses["keep"] == pytest.approx(float(wanted.detach()), rel=1e-10)
@@ -83,8 +90,9 @@ def test_the_loss_is_what_its_definition_says(heads):
         assert_near(grads[name], grad, 1e-9, name)
 
 
-def test_packing_padding_and_accumulation_change_nothing():
-    model = model_of()
+@pytest.mark.parametrize("choose", ["gate", "decay"])
+def test_packing_padding_and_accumulation_change_nothing(choose):
+    model = model_of(choose)
     texts = [builders.tokens(1, n, seed=n) for n in (13, 19)]
     apart = loss_and_gradients(model, [view_of(text) for text in texts])
     starts = torch.zeros(1, 32, dtype=torch.bool)
@@ -108,11 +116,12 @@ def test_documents_are_numbered_and_placed():
 
 def test_only_learned_gates_are_trained_by_it():
     assert gated_slots(model_of().plan) == ("k1", "k3")
-    assert gated_slots(model_of("recent").plan) == gated_slots(model_of("decay").plan) == ()
+    assert gated_slots(model_of("decay").plan) == ("k1", "k3") and gated_slots(model_of("recent").plan) == ()
     with pytest.raises(UserError, match="nothing to train: no slot of the plan has weights"):
         enter_stage(model_of("recent"), "stage1", RECIPE)
-    with pytest.raises(UserError, match="choose 'gate', and the plan has none"):
-        enter_stage(model_of("decay"), "stage1", RECIPE)
+    fast = {"attention": {"kind": "window", "window": 8}, "slots": {"a": {"write": 1, "chunk": 8}}}
+    with pytest.raises(UserError, match="choose 'gate' or 'decay', and the plan has none"):
+        enter_stage(builders.hybrid(plan=Plan.from_dict(fast, 4)), "stage1", RECIPE)
 
 
 def test_rows_within_the_window_are_refused():

@@ -31,7 +31,7 @@ class Layer:
     rotary: Rotary
     window: Reach
     own: Reach
-    gate: Callable[[Tensor, Tensor], Tensor] | None = None  # scores [T, Hkv] from x and the keys before RoPE
+    gate: Callable[[Tensor, Tensor], Tensor] | None = None  # scores [Hkv, T] from x and the keys before RoPE
 
     @cached_property
     def lefts(self) -> list[int]:
@@ -56,8 +56,20 @@ def key_norm(layer: Layer, count: int) -> Tensor:
 
 def gated(layer: Layer, count: int) -> Tensor:
     """[Hkv, T, T]: the highest scores of the layer's own gate."""
+    return by_score(layer, _told(layer), count)
+
+
+def fading(layer: Layer, count: int) -> Tensor:
+    """[Hkv, T, T]: what age has left of the scores of the layer's own gate (after TRIM-KV, arXiv 2512.03324)."""
+    scores, sinks = _told(layer), layer.window.sinks
+    place = torch.arange(scores.shape[1], device=scores.device)
+    return torch.stack([_best(scores * (t - place + 1), count, sinks, left) for t, left in enumerate(layer.lefts)], 1)
+
+
+def _told(layer: Layer) -> Tensor:
+    """[Hkv, T]: the scores of the layer's own gate."""
     assert layer.gate is not None
-    return by_score(layer, layer.gate(layer.x, layer.attention.project(layer.x)[1].transpose(1, 2)), count)
+    return layer.gate(layer.x, layer.attention.project(layer.x)[1].transpose(1, 2))
 
 
 def oracle(layer: Layer, count: int) -> Tensor:
@@ -105,5 +117,6 @@ CHOOSERS: dict[str, Chooser] = {
     "key norm": key_norm,
     "attention received": received,
     "gate": gated,
+    "decaying gate": fading,
     "oracle": oracle,
 }

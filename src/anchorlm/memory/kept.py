@@ -20,17 +20,18 @@ from .base import Memory, Weights, affine
 EMPTY = -1e30  # the score of a place that nothing fills: finite, so that a state holds numbers only
 GRID = 2.0**12  # steps of a score in one unit: finer differences do not decide, the earlier token stays
 NEWEST = "newest"  # of a state with `follow`: the last written token's own score
-SCORE_START = -6.0  # near the logarithm of the usual highest attention, on which a gate is trained
+STARTS = {"gate": -6.0, "decay": 3.0}  # both near a score of -6 beyond a window of 128: the usual highest attention
 
 
 class Gate(nn.Module):
     """A score per token and KV head from the layer's input and the token's keys, before RoPE: [B, T, H] fp32.
 
-    Trained on log(highest attention of any later query + 1e-3) (`anchorlm.train`, `keep`).
+    Trained on log(highest attention of any later query + 1e-3) (`anchorlm.train`, `keep`). start: of every score.
     """
 
-    def __init__(self, hidden: int, keys: int, width: int, heads: int):
+    def __init__(self, hidden: int, keys: int, width: int, heads: int, start: float = STARTS["gate"]):
         super().__init__()
+        self.start = start
         self.inner_weight = nn.Parameter(torch.empty(width, hidden + keys))
         self.inner_bias = nn.Parameter(torch.empty(width))
         self.outer_weight = nn.Parameter(torch.empty(heads, width))
@@ -41,7 +42,7 @@ class Gate(nn.Module):
         for weight in (self.inner_weight, self.outer_weight):
             nn.init.normal_(weight, std=1 / math.sqrt(weight.shape[1]))
         nn.init.zeros_(self.inner_bias)
-        nn.init.constant_(self.outer_bias, SCORE_START)
+        nn.init.constant_(self.outer_bias, self.start)
 
     def forward(self, x: Tensor, k: Tensor) -> Tensor:
         inputs = torch.cat([widen(x), widen(k).flatten(2)], -1)
@@ -61,8 +62,9 @@ class KeptMemory(Memory, rule="kept"):
     def __init__(self, options: KeptOptions, heads: int, dim: int, hidden: int, kv_heads: int = 0):
         super().__init__()
         self.options, self.heads, self.dim = options, heads, dim
-        learned = options.choose in ("gate", "decay")
-        self.gate = Gate(hidden, (kv_heads or heads) * dim, options.width, heads) if learned else None
+        learned = options.choose in STARTS
+        sizes = (hidden, (kv_heads or heads) * dim, options.width, heads)
+        self.gate = Gate(*sizes, STARTS[options.choose]) if learned else None
         self.bonus = nn.Parameter(torch.zeros(heads)) if learned else None
 
     def reset_parameters(self) -> None:

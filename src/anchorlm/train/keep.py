@@ -25,6 +25,8 @@ EMPHASIS = 20.0  # an error at a token with attention a counts 1 + EMPHASIS a ti
 class Keep:
     """Squared error of each gate against log(highest far attention + FLOOR), under the teacher's own inputs.
 
+    A gate that fades (`decay`) is asked at the window's age and at each doubling of it: its score times the age against
+    what any query at least as late still gives.
     model: the hybrid whose gates are trained. A token that no later query of its text
     finds beyond the window is not counted, nor is one that stays visible as a sink.
     """
@@ -41,43 +43,55 @@ class Keep:
 
     def totals(self, view: View) -> Tensor:
         """[slots] summed weights of the counted tokens."""
-        return torch.stack([self._weights(*self._wanted(name, view)).sum() for name in self.slots])
+        return torch.stack([self._sum(name, view) for name in self.slots])
 
     def sums(self, view: View) -> Tensor:
         """[slots] weighted squared errors."""
-        return torch.stack([self._errors(name, view) for name in self.slots])
+        return torch.stack([self._sum(name, view, self._scores(name, view)) for name in self.slots])
 
-    @staticmethod
-    def _weights(wanted: Tensor, counted: Tensor) -> Tensor:
-        return torch.where(counted, 1 + EMPHASIS * wanted, 0.0)
+    def _sum(self, name: str, view: View, scores: Tensor | None = None) -> Tensor:
+        """Of the weights, or with scores [B, T, H] of the weighted squared errors."""
+        found = []
+        for times, wanted, counted in self._wanted(name, view):
+            weights = torch.where(counted, 1 + EMPHASIS * wanted, 0.0)
+            errors = 1.0 if scores is None else (times * scores - torch.log(wanted + FLOOR)).square()
+            found.append((weights * errors).sum())
+        return torch.stack(found).sum()
 
-    def _errors(self, name: str, view: View) -> Tensor:
-        wanted, counted = self._wanted(name, view)
+    def _scores(self, name: str, view: View) -> Tensor:
         attention = self._attention(name)
         x = view.inputs[self.model.plan.slots[name].write]
         writer = attention.writers[name]
         k = pick(attention.project(x)[1], writer.taken, attention.shape.kv_heads)
-        scores = writer.memory.tokens(x, k.transpose(1, 2))["score"]
-        return (self._weights(wanted, counted) * (scores - torch.log(wanted + FLOOR)).square()).sum()
+        return writer.memory.tokens(x, k.transpose(1, 2))["score"]
 
     def _attention(self, name: str) -> Any:
         return self.model.backbone.model.layers[self.model.plan.slots[name].write].self_attn
 
+    def _ages(self, name: str, tokens: int) -> list[tuple[int, int]]:
+        """(age, what a score is multiplied by at that age): a gate's counts once, a decaying one's for every token."""
+        window = reader_reach(self.model.plan, name).window or 0
+        if self.model.plan.slots[name].rule_options.choose == "gate":
+            return [(window, 1)]
+        return [(age, age) for age in (max(window, 1) << power for power in range(tokens.bit_length())) if age < tokens]
+
     @torch.no_grad()
-    def _wanted(self, name: str, view: View) -> tuple[Tensor, Tensor]:
-        """The far attention of every token [B, T, H], and which of them count."""
+    def _wanted(self, name: str, view: View) -> list[tuple[int, Tensor, Tensor]]:
+        """By age: what a score is multiplied by, each token's far attention [B, T, H], and which of them count."""
         attention, layer = self._attention(name), self.model.plan.slots[name].write
-        reach, x = reader_reach(self.model.plan, name), view.inputs[layer]
+        sinks, x = reader_reach(self.model.plan, name).sinks, view.inputs[layer]
         text, place = documents(view.mask, view.starts)
         taken, count = attention.writers[name].taken, attention.shape.kv_heads
         q, k = (pick(new, taken, count) for new in attention.project(x)[:2])
         angles = self.model.backbone.model.rotary_emb(x, place)
-        found = far_attention(rotate(q, *angles), rotate(k, *angles), attention.scale, text, place, reach.window)
-        found = found.repeat_interleave(attention.writers[name].heads // k.shape[1], 1).transpose(1, 2)
+        q, k, groups = rotate(q, *angles), rotate(k, *angles), attention.writers[name].heads // k.shape[1]
         last = torch.stack([place.masked_fill(text != t, 0).amax(1) for t in range(int(text.max()) + 1)], 1)
-        ends = last.gather(1, text.clamp(min=0))
-        counted = (text >= 0) & (place >= reach.sinks) & (place + reach.window <= ends)
-        return found, counted[..., None].expand_as(found)
+        ends, wanted = last.gather(1, text.clamp(min=0)), []
+        for age, times in self._ages(name, x.shape[1]):
+            found = far_attention(q, k, attention.scale, text, place, age).repeat_interleave(groups, 1).transpose(1, 2)
+            counted = (text >= 0) & (place >= sinks) & (place + age <= ends)
+            wanted.append((times, found, counted[..., None].expand_as(found)))
+        return wanted
 
 
 def documents(mask: Tensor, starts: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -112,5 +126,5 @@ def gated_slots(plan: Plan) -> tuple[str, ...]:
     return tuple(
         name
         for name, slot in plan.slots.items()
-        if isinstance(slot.rule_options, KeptOptions) and slot.rule_options.choose == "gate"
+        if isinstance(slot.rule_options, KeptOptions) and slot.rule_options.choose in ("gate", "decay")
     )

@@ -167,8 +167,8 @@ def _check_aim(settings: StageSettings, plan: Plan, name: str) -> None:
     gates = gated_slots(plan)
     if not any(getattr(settings, key) for key in _weights(settings) if gates or key != "w_keep"):
         raise UserError(
-            f"recipe {name} has w_keep alone, which trains slots of rule 'kept' with choose 'gate', and the plan has "
-            f"none: nothing to minimise; set {name}.w_ce above 0"
+            f"recipe {name} has w_keep alone, which trains slots of rule 'kept' with choose 'gate' or 'decay', and the "
+            f"plan has none: nothing to minimise; set {name}.w_ce above 0"
         )
 
 

@@ -28,6 +28,7 @@ from ..tally import by_group
 from .job import Job, Options, Target
 
 KEPT = (128,)
+LEARNED = {"gate": "gate", "decay": "decaying gate"}  # by what a slot's option `choose` says
 Row = dict[str, Any]
 
 
@@ -46,7 +47,7 @@ def choosers(job: Job) -> Row:
     layers = job.target.layers(job.options)
     probes = [text_probe(piece, window.window or 0, job.options.context) for piece in job.pieces()]
     counts = job.options.kept or KEPT
-    known = [name for name in CHOOSERS if name != "gate" or gates(job.model, layers)]
+    known = [name for name in CHOOSERS if name not in LEARNED.values() or name == learned(job.model, layers)]
     asked = [("full attention", 0), ("window", 0), *((name, count) for count in counts for name in known)]
     found: dict[tuple[str, int], list[Sums]] = {each: [] for each in asked}
     for done, probe in enumerate(probes, 1):
@@ -75,6 +76,12 @@ def gates(model: Any, layers: Sequence[int]) -> dict[int, Any]:
             if getattr(writer.memory, "gate", None) is not None and writer.groups == model.shape.kv_heads:
                 found[layer] = writer.memory
     return found if len(found) == len(set(layers)) else {}
+
+
+def learned(model: Any, layers: Sequence[int]) -> str | None:
+    """The chooser that the model's own gates are; None where some layer has none, or another kind."""
+    found = {LEARNED[memory.options.choose] for memory in gates(model, layers).values()}
+    return found.pop() if len(found) == 1 else None
 
 
 def _measure(job: Job, teacher: Prefix, name: str, count: int, layers: Sequence[int], window: Reach) -> Sums:
