@@ -84,6 +84,11 @@ def _umask() -> int:
     return mask
 
 
+def no_file(path: str | Path, missing: str = "does not exist") -> str:
+    """What is wrong with a path at which no file is."""
+    return "is a folder; name a file" if Path(path).is_dir() else missing
+
+
 def check_apart(out: str | Path, *sources: str | Path | None) -> None:
     """Raise UserError when writing the folder `out` would remove one of the `sources` that it is made from."""
     target = Path(out).resolve()

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from .core import UserError, suggest
+from .core import UserError, no_file, suggest
 from .plan import ModelShape, Plan, Reach, Slot
 from .rules import RULES, RuleOptions, one_of, whole
 
@@ -270,7 +270,7 @@ def load_plan(name: str | Path, shape: ModelShape, overrides: Mapping[str, Any] 
         return _merge(plan.to_dict(), {"slots": slots}, shape) if slots else plan
     path = Path(name)
     if not path.is_file():
-        kind = "no such file" if path.suffix in (".yaml", ".yml") else "neither a file nor a preset"
+        kind = no_file(path, "no such file") if path.suffix in (".yaml", ".yml") else "neither a file nor a preset"
         raise UserError(f"plan {str(name)!r}: {kind}; {suggest(str(name), PRESETS)}")
     try:
         stored = yaml.safe_load(path.read_text(encoding="utf-8"))

@@ -120,6 +120,15 @@ MISTAKES = [
     (("report", "{tmp}/text.txt", "-o", "{tmp}/r.html"), "text.txt is a file; name the folder that holds it"),
     (("report", "{tmp}", "-o", "{tmp}/text.txt/r.html"), "text.txt is a file; name a folder"),
     (("eval", "{folder}", "--suite", "ar", "--report", "{tmp}/text.txt/r.html"), "text.txt is a file; name a folder"),
+    *(
+        (("eval", "{folder}", "--suite", suite, "--set", f"{suite}.{name}={{tmp}}"), "is a folder; name a file")
+        for suite, names in {"recall": ("squad", "fda", "swde"), "ruler": ("squad", "hotpotqa")}.items()
+        for name in names
+    ),
+    (("analyze", "{folder}", "--what", "cost", "--results", "{tmp}"), "is a folder; name a file"),
+    (("convert", "{base}", "--weights", "{tmp}", "--plan", "lolcats", "-o", "{tmp}/o"), "is a folder; name a file"),
+    (("info", "{base}", "--plan", "{tmp}", "--rules", "{tmp}"), "is a folder; name a file"),
+    (("info", "{folder}", "--set", "window=8"), "hybrid with a plan of its own, which --set cannot change"),
     (("train", "trained", "--data", "{tmp}/text.txt", "-o", "{tmp}/o"), "folder 'trained' does not exist"),
 ]
 

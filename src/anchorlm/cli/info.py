@@ -44,7 +44,9 @@ def _summary(
         raise UserError("name a folder or a BASE, or --shape, and not both")
     config, stored = (summary.shape_config(shape), {}) if shape is not None else summary.source_config(str(source))
     sizes = ModelShape.from_config(config)
-    if stored and plan is None and not overrides:
+    if stored and plan is None and overrides:
+        raise UserError(f"{source} is a hybrid with a plan of its own, which --set cannot change; give --plan as well")
+    if stored and plan is None:
         chosen = Plan.from_dict(stored.get("plan") or {}, sizes.layers)
     else:
         chosen = load_plan(plan or "full", sizes, overrides)

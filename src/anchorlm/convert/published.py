@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core import UserError
+from ..core import UserError, no_file
 from ..plan import ModelShape, Plan
 from . import adapters, files
 
@@ -89,7 +89,7 @@ def _compare(missing: list[str], unexpected: list[str], where: str) -> None:
 
 def _read(path: Path) -> Mapping[str, Tensor]:
     if not path.is_file():
-        raise UserError(f"weights {path}: no such file")
+        raise UserError(f"weights {path}: {no_file(path, 'no such file')}")
     if path.suffix == ".safetensors":
         return files.read_tensors(path)
     try:

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from anchorlm.core import MANY, UserError
+from anchorlm.core import MANY, UserError, no_file
 from anchorlm.data import TokenStore
 from anchorlm.data.beyond import Asked, Prompts, contains
 from anchorlm.data.comprehension import read_completions
@@ -72,7 +72,7 @@ def chosen_files(own: RecallOptions) -> dict[str, str]:
         raise UserError(f"suite recall needs one of {wanted}; get one: {COMMAND.format(task='fda')}")
     for task, path in files.items():
         if not Path(path).is_file():
-            raise UserError(f"recall.{task}: data {path} does not exist; get one: {COMMAND.format(task=task)}")
+            raise UserError(f"recall.{task}: data {path} {no_file(path)}; get one: {COMMAND.format(task=task)}")
     return files
 
 

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from anchorlm.core import MANY, UserError
+from anchorlm.core import MANY, UserError, no_file
 from anchorlm.data import TokenStore
 from anchorlm.data.comprehension import HOTPOTQA, SQUAD, Question, read_hotpotqa, read_squad
 from anchorlm.data.ruler import TASKS, Fitter, Sample, World, make, score
@@ -100,7 +100,7 @@ def _libraries(tasks: tuple[str, ...], own: RulerOptions) -> dict[str, Library]:
 def _questions(task: str, path: str) -> list[Question]:
     name, reader, command = FILES[task]
     if not Path(path).is_file():
-        raise UserError(f"ruler.{name}: data {path} does not exist; get one: {command}")
+        raise UserError(f"ruler.{name}: data {path} {no_file(path)}; get one: {command}")
     return reader(path)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from traceback import walk_tb
 from typing import Any
 
-from ..core import UserError
+from ..core import UserError, no_file
 from ..rules import RULES
 from .base import Memory, RuleError
 
@@ -66,7 +66,7 @@ def _names(module: str, owner: str) -> str:
 
 def _load(path: Path, said: str) -> list[str]:
     if not path.is_file():
-        raise UserError(f"rules file {said}: no such file")
+        raise UserError(f"rules file {said}: {no_file(path, 'no such file')}")
     name = PREFIX + path.stem
     known = sys.modules.get(name)
     if known is None or Path(str(known.__file__)) != path:

@@ -139,8 +139,9 @@ def _mean(reach: Reach, slot: Slot, context: int) -> Row:
 
 def read_results(path: str) -> Row:
     """What `anchorlm results` wrote. Raises UserError for a file that is something else."""
+    file = existing(path, "results")
     try:
-        found = json.loads(existing(path, "results").read_text(encoding="utf-8"))
+        found = json.loads(file.read_text(encoding="utf-8"))
     except (ValueError, OSError):
         raise UserError(f"results {path} is not readable JSON") from None
     if not isinstance(found, dict) or found.get("kind") != "results" or "rows" not in found:

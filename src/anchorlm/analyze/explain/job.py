@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
-from anchorlm.core import MANY, UserError, suggest
+from anchorlm.core import MANY, UserError, no_file, suggest
 from anchorlm.data import TokenStore
 from anchorlm.environment import environment
 from anchorlm.eval.parts import Parts
@@ -180,5 +180,5 @@ def names_of(what: str | Iterable[str], known: Iterable[str]) -> list[str]:
 def existing(path: str | Path, what: str) -> Path:
     """The path, if it is a file."""
     if not Path(path).is_file():
-        raise UserError(f"{what} {path} {'is a folder' if Path(path).is_dir() else 'does not exist'}")
+        raise UserError(f"{what} {path} {no_file(path)}")
     return Path(path)
