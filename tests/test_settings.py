@@ -1,5 +1,7 @@
 """Recipes are read strictly: every mistake is one line that names the key."""
 
+from typing import Any
+
 import pytest
 import yaml
 
@@ -84,3 +86,26 @@ def test_an_unknown_key_inside_a_list_or_a_mapping_is_named():
     for values in ({"several": [{"stps": 1}]}, {"named": {"a": {"stps": 1}}}):
         with pytest.raises(UserError, match="stps.*steps"):
             checked(Outer, values, "settings")
+
+
+class Kinds(Strict):
+    whole: int = 1
+    share: float | None = 0.5
+    sizes: tuple[int, ...] | None = None
+    names: tuple[str, ...] = ()
+    switch: bool = True
+    anything: dict[str, Any] = {}
+
+
+@pytest.mark.parametrize("name, value", [
+    ("whole", True), ("share", False), ("sizes", [True]), ("sizes", [4, False]), ("sizes", True),
+])  # fmt: skip
+def test_true_and_false_are_no_numbers(name, value):
+    with pytest.raises(UserError, match=f"setting {name}: (true|false) is no number"):
+        checked(Kinds, {name: value}, "setting")
+    assert checked(Kinds, {"switch": False, "anything": {"a": True}}, "setting").anything == {"a": True}
+
+
+def test_what_a_list_names_is_taken_once():
+    found = checked(Kinds, {"sizes": [4, 2, 4], "names": ["b", "a", "b"]}, "setting")
+    assert (found.sizes, found.names) == ((4, 2), ("b", "a"))

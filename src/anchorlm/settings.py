@@ -16,22 +16,46 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 from .core import LARGEST, MANY, UserError, suggest
 
 
+def once(value: Any) -> Any:
+    """A tuple of numbers or names with each of them once, in order; anything else as it is."""
+    plain = isinstance(value, tuple) and all(isinstance(one, int | float | str) for one in value)
+    return tuple(dict.fromkeys(value)) if plain else value
+
+
+def _leaves(annotation: Any) -> set[Any]:
+    """The types that an annotation takes, however it wraps them."""
+    inner = get_args(annotation)
+    return {annotation} if not inner else set().union(*map(_leaves, inner))
+
+
 class Strict(BaseModel):
     """A group of settings: unknown keys are errors, values never change after reading."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
 
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_truth(cls, value: Any, info: ValidationInfo) -> Any:
+        """True and false are no numbers, although Python counts with them."""
+        kinds = _leaves(cls.model_fields[str(info.field_name)].annotation)
+        if kinds & {int, float} and not kinds & {bool, Any}:
+            for one in value if isinstance(value, list | tuple) else (value,):
+                if isinstance(one, bool):
+                    raise ValueError(f"{str(one).lower()} is no number")
+        return value
+
     @field_validator("*")
     @classmethod
     def _fits(cls, value: Any, info: ValidationInfo) -> Any:
-        """A whole number is one that a tensor can hold, unless its field has an upper bound of its own."""
+        """A whole number is one that a tensor can hold, unless its field has an upper bound of its own; what a list
+        names is taken once."""
         bounds = cls.model_fields[str(info.field_name)].metadata
         if any(hasattr(bound, "lt") or hasattr(bound, "le") for bound in bounds):
             return value
         for number in value if isinstance(value, tuple) else (value,):
             if isinstance(number, int) and number > LARGEST:
                 raise ValueError(f"{number} is too large; allowed is at most {LARGEST:,}")
-        return value
+        return once(value)
 
 
 class MixSettings(Strict):

@@ -32,6 +32,10 @@ def test_questions_side_by_side(call, folder, tmp_path):
         (("--suite", "commonsense"), "commonsense.data is not given"),
         (("--suite", "commonsense", "--set", "commonsense.data={data}/none"), "none does not exist"),
         (("--suite", "mmlu", "--set", "mmlu.data={data}/piqa"), "hf download cais/mmlu"),
+        (("--suite", "commonsense", "--set", "commonsense.tasks=[]"), "commonsense.tasks is []; give names out of"),
+        (("--suite", "mmlu", "--set", "mmlu.subjects=[]"), "mmlu.subjects names nothing; give names"),
+        (("--suite", "mmlu-cloze", "--set", "mmlu-cloze.subjects="), "subjects is None; give text or"),
+        (("--suite", "ruler", "--set", "ruler.tasks=[]"), "ruler.tasks is []; give names out of"),
         (
             ("--suite", "commonsense", "--set", "commonsense.data={data}", "--set", "commonsense.tasks=[pika]"),
             "did you mean 'piqa'",

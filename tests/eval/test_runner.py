@@ -5,9 +5,12 @@ import math
 
 import pytest
 
+from anchorlm.analyze.explain.job import Options, names_of
 from anchorlm.core import UserError
-from anchorlm.eval import run_eval, suites
+from anchorlm.eval import EvalOptions, check_suites, run_eval, suites
+from anchorlm.eval.ar import ArOptions
 from anchorlm.eval.parts import model_digest
+from anchorlm.eval.ruler import RulerOptions, chosen_tasks
 from anchorlm.eval.table import lines, table
 from killed import kept, run_through
 from small import char_tokenizer, tiny_llama
@@ -160,3 +163,20 @@ def test_bad_input(book, options, message):
 def test_needles_stay_within_the_limit(book, limit, cells, n):
     row = evaluate(book, suites="niah", limit=limit, versus=None)["niah"]["rows"][0]
     assert [cell["n"] for cell in row["cells"]] == [n] * cells
+
+
+@pytest.mark.parametrize("name, given, kept", [
+    ("lengths", [300, 200, 300], (300, 200)), ("depths", [1, 0.5, 1], (1, 0.5)),
+    ("templates", ["magic", "magic"], ("magic",)),
+])  # fmt: skip
+def test_what_a_list_names_is_taken_once(name, given, kept):
+    assert getattr(EvalOptions.of(**{name: given}), name) == kept
+    own = EvalOptions.of(ar={"distances": [8, 4, 8]}, ruler={"tasks": ["vt", "vt"]})
+    assert own.own_of("ar", ArOptions).distances == (8, 4) and chosen_tasks(own.own_of("ruler", RulerOptions))[0] == (
+        "vt",
+    )
+
+
+def test_analyses_take_each_size_once():
+    assert Options.of(kept=[8, 4, 8], windows=[2, 2]).kept == (8, 4)
+    assert check_suites("ppl,ppl") == names_of("ppl,ppl", ["ppl"]) == ["ppl"]

@@ -13,6 +13,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from anchorlm.core import LARGEST, MANY, UserError, not_whole, suggest
 from anchorlm.data.needles import check_kind, choose_templates
 from anchorlm.eval.niah import DEPTHS
+from anchorlm.settings import once
 
 Own = TypeVar("Own")
 TEXT, FILLER = HAYSTACKS = ("text", "filler")
@@ -62,7 +63,7 @@ class EvalOptions:
         check_list("depths", options.depths, "numbers between 0 and 1", lambda x: 0 <= x <= 1)
         if options.lengths is not None:
             check_lengths("lengths", options.lengths)
-        return options
+        return replace(options, **{name: once(getattr(options, name)) for name in ("lengths", "depths", "templates")})
 
     @property
     def wordings(self) -> str | list[str]:
@@ -85,7 +86,11 @@ class EvalOptions:
                 raise UserError(f"eval option '{suite}.{name}' is unknown; {suggest(name, known)}")
         values = {name: listed(value) for name, value in given.items()}
         check_types(kind, values, f"{suite}.")
-        return kind(**values)
+        return kind(**{name: once(value) for name, value in values.items()})
+
+    def gives(self, suite: str, name: str) -> bool:
+        """Whether an own option of the suite was given, if only as its default."""
+        return name in self.own.get(suite, {})
 
 
 def listed(value: Any) -> Any:
@@ -135,8 +140,6 @@ def check_list(name: str, values: Any, wanted: str, fits: Callable[[Any], bool])
     shown = list(values) if isinstance(values, tuple) else values
     if not numbers or not values:
         raise UserError(f"eval option {name} is {shown!r}; give a list of {wanted}")
-    if len(set(values)) < len(values):
-        raise UserError(f"eval option {name} is {shown!r}; name each value once")
 
 
 def _is_number(x: Any) -> bool:
@@ -147,7 +150,8 @@ def check_names(name: str, values: Any, allowed: Any) -> tuple[str, ...]:
     """Names from "a,b" or a list, each of them among `allowed` and once. Raises UserError with a near name."""
     found = values.split(",") if isinstance(values, str) else values
     if not isinstance(found, list | tuple) or not found:
-        raise UserError(f"eval option {name} is {values!r}; give names out of {', '.join(allowed)}")
+        shown = list(values) if isinstance(values, tuple) else values
+        raise UserError(f"eval option {name} is {shown!r}; give names out of {', '.join(allowed)}")
     found = [str(value).strip() for value in found]
     for value in found:
         if value not in allowed:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from anchorlm.core import MANY
+from anchorlm.core import MANY, UserError
 from anchorlm.data import mmlu
 from anchorlm.data.questions import TASKS, TaskSet, places, read_task
 from anchorlm.eval import accuracy
@@ -37,7 +37,8 @@ class MmluOptions:
 
 def prepare_commonsense(options: EvalOptions, tokenizer: Any, store: Any) -> Material:
     own = options.own_of("commonsense", CommonsenseOptions)
-    named = own.tasks or (list(own.data) if isinstance(own.data, Mapping) else list(TASKS))
+    every = list(own.data) if isinstance(own.data, Mapping) else list(TASKS)
+    named = own.tasks if options.gives("commonsense", "tasks") else every
     names = check_names("commonsense.tasks", named, TASKS)
     where = places("commonsense.data", own.data, {name: TASKS[name].files for name in names})
     return _material([read_task(name, where[name]).first(options.limit) for name in names], own)
@@ -50,6 +51,8 @@ def prepare_mmlu(suite: str, form: str, shots: int) -> Callable[[EvalOptions, An
         own = options.own_of(suite, MmluOptions)
         check_count(f"{suite}.shots", own.shots, least=0, most=MANY)
         given = own.subjects.split(",") if isinstance(own.subjects, str) else own.subjects
+        if options.gives(suite, "subjects") and not own.subjects:
+            raise UserError(f"eval option {suite}.subjects names nothing; give names, or leave it out for all")
         where = places(f"{suite}.data", own.data, {"mmlu": mmlu.FILES})["mmlu"]
         sets = mmlu.read_mmlu(where, form, shots if own.shots is None else own.shots, given)
         return _material([one.first(options.limit) for one in sets], own)

@@ -53,8 +53,6 @@ class Options(Strict):
             sizes = getattr(options, name)
             if sizes is not None and (not sizes or min(sizes) < 1):
                 raise UserError(f"analyze option {name} is {list(sizes)}; give whole numbers of at least 1")
-            if sizes is not None and len(set(sizes)) < len(sizes):
-                raise UserError(f"analyze option {name} is {list(sizes)}; name each value once")
         return options
 
 
