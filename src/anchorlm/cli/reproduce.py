@@ -52,6 +52,7 @@ def reproduce(
     Rows are trained once and kept; the same command goes on after a stop. Items of one run share their rows.
     """
     sets = options.parse_sets(set_)
+    from ..convert.bases import load_base_config
     from ..core import UserError
     from ..reproduce import load_scale, outline
     from ..reproduce import reproduce as measure
@@ -65,6 +66,8 @@ def reproduce(
         readers = [name for name in chosen(wanted) if ITEMS[name].texts]
         if readers and not data:
             raise UserError(f"{readers[0]} needs --data: the text on which every row is evaluated")
+    if base is not None:
+        load_base_config(base)
     keys = flatten(sets)
     sizes = load_scale(scale, keys, base=base, context=context, limit=limit)
     for key in keys:

@@ -41,7 +41,11 @@ class Lab:
         return prepare(self.scale.table(kind), job)
 
     def fill(self, run: Run) -> Run:
-        """Train and measure what the run lacks; returns it."""
+        """Train and measure what the run lacks; returns it. Raises Untrained, before anything is written, where none of
+        its rows is trained and none may be."""
+        learned = [row for row in run.chosen() if row.recipe is not None]
+        if learned and not run.job.train_rows and not any(row.ready for row in learned):
+            trained(run, [row.row.name for row in learned], least=1)
         fill(run, self.progress, self.say)
         return run
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..convert.bases import load_base_config
 from ..core import UserError, atomic_file, check_folder, pick_dtype
 from ..data import find_files
 from ..environment import environment
@@ -15,10 +16,13 @@ from ..eval.kept import check_ours, check_run_folder
 from ..eval.suite import Progress
 from ..report.html import BROKEN, write_page
 from ..results import Job
-from . import page
+from ..results.measure import TEST
+from ..results.table import BASE
+from . import page, table1
 from .items import ITEMS, Item, chosen
-from .lab import Lab, Untrained
+from .lab import Lab, Untrained, ask, check_text
 from .scale import Scale
+from .sizes import ANALYSES, SUITES
 
 PLAIN = ("base", "window", "sinks")  # of a scale: what a model is made from where nothing is trained
 KIND = "reproduced"  # of the file that holds one item
@@ -41,8 +45,9 @@ def reproduce(
     wanted = chosen([names] if isinstance(names, str) else names) if job.measure else []
     check_out(job.out, wanted)
     lab, skipped = Lab(scale, job, progress, say), {}
-    for name in wanted:
-        key = key_of(ITEMS[name], scale, job)
+    keys = {name: key_of(ITEMS[name], scale, job) for name in wanted}
+    check(lab, [name for name, key in keys.items() if kept(job.out, name).get("key") != key])
+    for name, key in keys.items():
         if kept(job.out, name).get("key") == key:
             say(f"{name}: measured before")
             continue
@@ -60,6 +65,32 @@ def reproduce(
     if skipped and len(skipped) == len(wanted):
         raise Untrained(next(iter(skipped.values())))
     return _write(job.out, skipped)
+
+
+def check(lab: Lab, names: Sequence[str]) -> None:
+    """Raise UserError for rows, a base or texts with which one of the items cannot be measured; nothing is written."""
+    if any(ITEMS[name].base for name in names):
+        load_base_config(lab.scale.base)
+    items = [ITEMS[name] for name in names if ITEMS[name].texts]
+    for table in dict.fromkeys(item.table for item in items):
+        ours = [item for item in items if item.table == table]
+        run = lab.prepare(table, _with_starts(lab, table, [row for item in ours for row in item.rows]))
+        if any(item.build is table1.build for item in ours):
+            table1.off_groups(lab.scale, run.shape)
+        for what in dict.fromkeys(size for item in ours for size in item.sizes):
+            if what in ANALYSES:
+                check_text(lab, what, run.stores[TEST])
+            elif what in SUITES:
+                ask(lab, run, what)
+
+
+def _with_starts(lab: Lab, table: str, names: Sequence[str]) -> list[str]:
+    """The rows, each after the one that it starts from."""
+    found: dict[str, None] = {}
+    for name in names:
+        start = lab.scale.table(table).row(name, "reproduce").start
+        found |= dict.fromkeys([*(() if start == BASE else _with_starts(lab, table, [start])), name])
+    return list(found)
 
 
 def check_out(out: Path, wanted: Sequence[str]) -> None:
