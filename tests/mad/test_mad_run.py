@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -99,6 +100,31 @@ def test_a_run_killed_again_and_again_ends_with_the_same_files(tmp_path):
     assert kills >= 3 and kept(tmp_path / "killed") == kept(tmp_path / "straight")
     texts = [(tmp_path / name / "mad.md").read_text() for name in ("killed", "straight")]
     assert len({re.sub(r"[0-9.]+ \|$", "", text, flags=re.M) for text in texts}) == 1, "but for the CPU minutes"
+
+
+@pytest.mark.parametrize("name", ["accuracy", "n", "steps", "loss", "train_accuracy", "cpu_seconds", None])
+def test_a_damaged_part_is_named(done, tmp_path, monkeypatch, name):
+    mad, folder, _ = done
+    shutil.copytree(folder, tmp_path / "run")
+    monkeypatch.setattr(running, "measure", lambda *given: pytest.fail("trained before all was looked at"))
+    path = sorted((tmp_path / "run" / "parts").glob("*.json"))[0]
+    whole, page = json.loads(path.read_text()), (tmp_path / "run" / "mad.md").read_bytes()
+    for wrong in ("text", None, True, ["text"], [None]):
+        value = whole["value"] | {name: wrong} if name else wrong
+        path.write_text(json.dumps(whole | {"value": value}))
+        if value is not None:  # as one that was never measured
+            with pytest.raises(UserError, match=rf"{path.name} is damaged; remove it, and .*, .*, \d is run again"):
+                run_mad(mad, tmp_path / "run")
+    assert (tmp_path / "run" / "mad.md").read_bytes() == page
+
+
+@pytest.mark.parametrize("text", ["", "[]", "5", "{}", '{"key": 1}'])
+def test_what_is_no_part_is_measured_again(done, tmp_path, text):
+    mad, folder, result = done
+    shutil.copytree(folder, tmp_path / "run")
+    sorted((tmp_path / "run" / "parts").glob("*.json"))[0].write_text(text)
+    again = run_mad(mad, tmp_path / "run", say=lambda line: None)
+    assert [row["model"] for row in again["rows"]] == [row["model"] for row in result["rows"]]
 
 
 def test_the_page(tmp_path):

@@ -42,6 +42,10 @@ class Parts:
         stored = _read(path)
         return stored["value"] if stored is not None and stored.get("key") == full else None
 
+    def path(self, key: dict[str, Any]) -> Path:
+        """The file of `key`."""
+        return self._place(key)[0]
+
     def _place(self, key: dict[str, Any]) -> tuple[Path, dict[str, Any]]:
         text = json.dumps(key | {"format": FORMAT}, sort_keys=True)
         assert self.folder is not None
@@ -50,9 +54,10 @@ class Parts:
 
 def _read(path: Path) -> dict[str, Any] | None:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):  # a damaged part is measured again
         return None
+    return found if isinstance(found, dict) and "value" in found else None
 
 
 def model_digest(model: Any) -> str:

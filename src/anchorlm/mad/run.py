@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core import atomic_file
+from ..core import UserError, atomic_file
 from ..data.mad import TASKS
 from ..environment import environment
 from ..eval.kept import Facts, check_kept, check_ours, check_run_folder
@@ -49,6 +49,11 @@ def run_mad(
     parts = Parts(out / "parts")
     keys = {cell: _key(mad, plans, cell, device) for cell in cells(mad)}
     found = {cell: value for cell, key in keys.items() if (value := parts.find(key)) is not None}
+    for cell, value in found.items():
+        if not _is_measured(value):
+            raise UserError(
+                f"{parts.path(keys[cell])} is damaged; remove it, and {', '.join(map(str, cell))} is run again"
+            )
     result = _write(mad, plans, found, out)
     for cell, key in keys.items():
         if cell in found:
@@ -59,6 +64,19 @@ def run_mad(
         say(_line(cell, found[cell]))
         result = _write(mad, plans, found, out)
     return result
+
+
+def _is_measured(value: Any) -> bool:
+    """Whether a kept part is what `measure` gives."""
+
+    def numbers(*found: Any) -> bool:
+        return all(isinstance(one, int | float) and not isinstance(one, bool) for one in found)
+
+    return (
+        isinstance(value, dict)
+        and numbers(*(value.get(name) for name in ("accuracy", "n", "steps", "cpu_seconds")))
+        and all(isinstance(value.get(name), list) and numbers(*value[name]) for name in ("loss", "train_accuracy"))
+    )
 
 
 def _facts(settings: dict[str, Any]) -> Facts:
