@@ -5,7 +5,7 @@ import os
 import pytest
 import torch
 
-from anchorlm.core import UserError, atomic_dir, atomic_file, occupied, pick_dtype, suggest
+from anchorlm.core import UserError, atomic_dir, atomic_file, occupied, pick_dtype, suggest, sweep
 
 
 @pytest.mark.parametrize("mask", [0o022, 0o077])
@@ -79,3 +79,20 @@ def test_what_a_kill_left_does_not_occupy_a_folder(tmp_path):
         other.mkdir(parents=True)
         (other / name).write_text("own")
         assert occupied(other), name
+
+
+def test_what_a_kill_left_of_a_file_goes_and_nothing_else(tmp_path):
+    """Only temporary neighbours of that very file, and none that a running program may still write."""
+    left = [".config.yaml.lxuenuru", ".config.yaml.a_b1c2d3"]
+    others = ["config.yaml", ".config.yaml", ".config.yaml.settings9", ".config.yaml.UPPERCAS", ".other.yaml.lxuenuru",
+              "config.yaml.lxuenuru", ".config.yaml.lxuenur"]  # fmt: skip
+    for name in left + others:
+        (tmp_path / name).write_text("half")
+        os.utime(tmp_path / name, (1, 1))
+    (tmp_path / ".config.yaml.isnewnow").write_text("half")
+    (tmp_path / ".config.yaml.afolder1").mkdir()
+    os.utime(tmp_path / ".config.yaml.afolder1", (1, 1))
+    sweep(tmp_path / "config.yaml")
+    found = {item.name for item in tmp_path.iterdir()}
+    assert found == {*others, ".config.yaml.isnewnow", ".config.yaml.afolder1"}
+    sweep(tmp_path / "none" / "config.yaml")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import glob
 import os
 import random
 import re
@@ -13,6 +14,7 @@ from contextlib import contextmanager
 from fractions import Fraction
 from pathlib import Path
 
+import psutil
 import torch
 
 
@@ -76,6 +78,15 @@ LEFT = re.compile(r"\..+\.[a-z0-9_]{8}")  # the temporary neighbour of a file, a
 def occupied(path: str | Path) -> bool:
     """Whether a folder is there and holds anything but what a kill left of files that were being written."""
     return Path(path).exists() and any(not LEFT.fullmatch(item.name) for item in Path(path).iterdir())
+
+
+def sweep(path: str | Path) -> None:
+    """Remove what a kill left of the file `path` while it was written: its temporary neighbours that are older than
+    this program."""
+    path, began = Path(path), psutil.Process().create_time()
+    for item in path.parent.glob(f".{glob.escape(path.name)}.????????"):
+        if LEFT.fullmatch(item.name) and item.is_file() and item.stat().st_mtime < began:
+            item.unlink(missing_ok=True)
 
 
 def _umask() -> int:

@@ -111,6 +111,17 @@ def test_a_run_killed_while_its_model_was_written(tmp_path, monkeypatch):
     assert (tmp_path / "run" / "config.json").is_file() and not (tmp_path / "run" / ".model").exists()
 
 
+def test_what_kills_left_of_files_is_gone_when_the_run_goes_on(tmp_path):
+    left = [".config.yaml.lxuenuru", ".env.json.abcd1234", ".metrics.jsonl.________", ".trainable-stage2.json.zzzzzzzz"]
+    mine = [".notes.txt.abcd1234"]
+    (tmp_path / "run").mkdir()
+    for name in left + mine:
+        (tmp_path / "run" / name).write_text("half")
+        os.utime(tmp_path / "run" / name, (1, 1))
+    go(tmp_path / "run")
+    assert {item.name for item in (tmp_path / "run").iterdir() if item.name.startswith(".")} == {*mine}
+
+
 def test_a_finished_run_is_left_alone(tmp_path):
     go(tmp_path / "run")
     before = (tmp_path / "run" / "config.json").stat().st_mtime_ns, final_hash(tmp_path / "run")

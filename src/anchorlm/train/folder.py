@@ -19,11 +19,12 @@ import yaml
 from ..convert.files import CHECKPOINTS, MACHINE
 from ..convert.files import RECIPE as CONFIG
 from ..convert.save import command_line, versions
-from ..core import UserError, atomic_file, occupied
+from ..core import UserError, atomic_file, occupied, sweep
 from ..plan import Plan
 from ..settings import Recipe, changed, flatten
 from .checkpoint import NAME, clear_unfinished, newest_complete, read_position
 
+WRITTEN = (CONFIG, MACHINE, "metrics.jsonl", "trainable-stage1.json", "trainable-stage2.json")  # while a run goes on
 FREE = ("name", "eval_every", "eval_batches", "save_every", "keep_last", "log", "checkpoint", "shard")
 
 
@@ -108,7 +109,9 @@ def _refuse_occupied(out: Path) -> None:
 
 
 def write_start(out: Path, recipe: Recipe, wanted: dict[str, Any], preview: dict[str, Any]) -> None:
-    """Record the resolved recipe, the identity and the environment of the run."""
+    """Record the resolved recipe, the identity and the environment of the run; files that a kill left go."""
+    for name in WRITTEN:
+        sweep(out / name)
     config = {"recipe": recipe.model_dump(mode="json"), **{k: v for k, v in wanted.items() if k != "recipe"}}
     with atomic_file(out / CONFIG) as file:
         yaml.safe_dump(config, file, sort_keys=False)
