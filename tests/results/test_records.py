@@ -212,15 +212,17 @@ def test_a_folder_without_records_is_refused(home, done, tmp_path, capsys, folde
     assert expected in capsys.readouterr().err and not (tmp_path / "o").exists()
 
 
-def test_the_committed_records_are_of_the_packaged_table(tmp_path):
-    table = load_table("smollm2")
+@pytest.mark.parametrize("name, folder", [("smollm2", DOCS), ("sharing", DOCS.parent / "sharing")])
+def test_the_committed_records_are_of_the_packaged_table(tmp_path, name, folder):
+    table = load_table(name)
     shape = ModelShape(30, 9, 3, 64, 576, 49152, 8192)
-    found = {path.stem: records.read_record(path) for path in DOCS.glob("*.json")}
+    found = {path.stem: records.read_record(path) for path in folder.glob("*.json")}
+    assert found
     for name, record in found.items():
         place = rows.Place(table.base, record.identity.base, tmp_path)
         built = rows.build_rows(table, row_plans(table, shape), place)
         assert records.difference(record.identity, records.identity(built[name], None), 30) is None, name
-    assert sum(path.stat().st_size for path in DOCS.glob("*.json")) < 500_000
+    assert sum(path.stat().st_size for path in folder.glob("*.json")) < 500_000
 
 
 def test_the_tool_brings_page_and_records_into_the_documentation(done, tmp_path, monkeypatch):
