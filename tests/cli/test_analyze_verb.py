@@ -70,7 +70,7 @@ MISTAKES = [
 
 @pytest.mark.parametrize("arguments, line", MISTAKES, ids=[line for _, line in MISTAKES])
 def test_a_mistake_is_told_before_a_weight_is_read(call, folder, text, monkeypatch, arguments, line):
-    monkeypatch.setattr("anchorlm.convert.load.load", lambda *_, **__: pytest.fail("weights were read"))
+    monkeypatch.setattr("anchorlm.convert.bases._read_weights", lambda *_, **__: pytest.fail("weights were read"))
     code, shown, error = call("analyze", folder, *[a.format(text=text) for a in arguments])
     assert code == 2 and shown == "" and error.count("\n") == 1 and line in error, error
 

@@ -211,7 +211,6 @@ def test_perplexity_by_position_and_by_distance(tmp_path):
         ("ruler", {"ruler": {"tasks": ["vt"], "answer_tokens": 5}}, "vt: the answer takes 30 tokens, .* lets 5"),
         ("ruler", {"ruler": {"samples": 0}}, "ruler.samples is 0"),
         ("ppl", {"ppl": {"kind": 1}}, "'ppl.kind': suite ppl has no options of its own; give kind alone"),
-        ("ar", {"lengths": [256, 256]}, r"lengths is \[256, 256\]; name each value once"),
         ("ar", {"lengths": [float("inf")]}, r"lengths is \[inf\]; give a list of"),
         ("ar", {"ar": {"distances": [float("nan")]}}, r"ar.distances is \[nan\]; give a list of"),
         ("ar", {"context": 20}, "length 20 is too short for 16 queries; it needs 128"),
@@ -322,3 +321,8 @@ def test_a_difference_is_that_of_the_two_values(data):
     assert gap["value"] == pytest.approx(first["value"] - other["value"]) and gap["n"] == len(places)
     low, high = gap["interval"] or (-1, 1)
     assert -1 <= low <= high <= 1 and 0 < gap["p"] <= 1
+
+
+def test_a_value_named_twice_is_asked_once():
+    once, twice = (ready("ar", 600, window=100, lengths=lengths, ar={"samples": 2}) for lengths in ([256], [256, 256]))
+    assert len(once.materials["ar"].items) == len(twice.materials["ar"].items) == 2
