@@ -39,6 +39,13 @@ def test_a_row_is_set_against_another_by_document(done):
     assert f"{found['nats']:+.3f}" in line and "MB for 0.00 MB" in line
 
 
+def test_a_row_alone_is_not_set_against_what_is_not_there(home, done, tmp_path):
+    table, _, _ = done
+    result = run_table(table, job(home, tmp_path, train=(), rows=("narrow",)), say=silent)
+    text = page.markdown(result)
+    assert "## Side by side" not in text and "| narrow |" in text and "- `swa`:" in text
+
+
 def test_nothing_is_said_of_a_row_that_is_not_measured(done):
     table, run, _ = done
     cells = {"swa": None, "narrow": None}

@@ -107,9 +107,9 @@ def _mean(cell: Row | None) -> str:
 
 
 def pair_lines(result: dict[str, Any]) -> list[str]:
-    """Rows beside the row they are set against; nothing for a table that sets none."""
+    """Rows beside the row they are set against, where both are on the page; nothing for a table that sets none."""
     rows = {row["name"]: row for row in result["rows"]}
-    pairs = [(row, rows[row["against"]]) for row in rows.values() if row["against"]]
+    pairs = [(row, rows[row["against"]]) for row in rows.values() if row["against"] in rows]
     if not pairs:
         return []
     heads = [f"{text}, {GROUP_HEADS[group]}" for text in result["texts"] for group in GROUPS]
