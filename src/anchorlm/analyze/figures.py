@@ -19,7 +19,7 @@ Row = dict[str, Any]
 
 def figures(run: Run, choice: Choice) -> Row:
     """Everything measured; `trials` holds all trials, the other keys what follows from them."""
-    settings, seed = run.settings, run.settings.seed
+    settings, seed, agreed = run.settings, run.settings.seed, _agreement(run)
     return {
         "bins": list(distance_bins(settings.window, settings.context)),
         "teacher": by_group(run.teacher, None, seed),
@@ -33,8 +33,8 @@ def figures(run: Run, choice: Choice) -> Row:
         "plan": choice.plan.to_dict(),
         "placed": choice.placed,
         "bytes": choice.size,
-        "agreement": _agreement(run),
-        "notes": _notes(run, choice),
+        "agreement": agreed,
+        "notes": [*_notes(run, choice), *agreement_notes(agreed)],
     }
 
 
@@ -165,7 +165,6 @@ def _agreement(run: Run) -> list[Row]:
 def _notes(run: Run, choice: Choice) -> list[str]:
     notes = list(choice.notes)
     notes += [f"{task}: the window costs it nothing that is clear, so it was left out" for task in run.goal.skipped]
-    notes += agreement_notes(_agreement(run))
     fast = any(units and KINDS[kind].shared for kind, units in choice.placed.items())
     if fast and run.knocked is None:
         notes.append("fast weights are placed where the window costs most; what they win back shows after training")

@@ -131,7 +131,7 @@ def check_count(name: str, value: Any, least: int = 1, most: int = LARGEST) -> N
 
 
 def check_lengths(name: str, values: Any) -> None:
-    """Raise UserError unless the option is a list of tokens, each once."""
+    """Raise UserError unless the option is a list of numbers of tokens."""
     check_list(name, values, f"whole numbers from 1 to {LARGEST:,}", lambda x: x == int(x) and 1 <= x <= LARGEST)
 
 
