@@ -5,6 +5,7 @@ import torch
 
 import builders
 from anchorlm.core import UserError
+from anchorlm.ops.kept import far_attention
 from anchorlm.ops.window import rotate
 from anchorlm.plan import Plan
 from anchorlm.settings import Recipe
@@ -151,3 +152,12 @@ def test_a_text_within_the_window_teaches_nothing():
     view = view_of(ids)
     view.inputs = captures.inputs
     assert term.totals(view).tolist() == [0.0] and term.sums(view).tolist() == [0.0]
+
+
+def test_the_teachers_far_attention_is_worked_out_once_a_step(monkeypatch):
+    model, calls = model_of(), []
+    monkeypatch.setattr("anchorlm.train.keep.far_attention", lambda *a: calls.append(a) or far_attention(*a))
+    views = [view_of(torch.randint(0, 50, (1, length))) for length in (23, 31)]
+    loss_and_gradients(model, views)
+    assert len(calls) == len(model.plan.slots) * len(views)
+    assert not any(view.found for view in views)

@@ -52,12 +52,16 @@ def far_attention(q: Tensor, k: Tensor, scale: float, text: Tensor, position: Te
     batch, heads, tokens, width = q.shape
     found = q.new_zeros(batch, k.shape[1], tokens)
     for first in range(0, tokens, QUERIES):
-        part = slice(first, first + QUERIES)
-        age = position[:, part, None] - position[:, None, :]
-        seen = (text[:, part, None] == text[:, None, :]) & (age >= 0) & (text[:, None, :] >= 0)
-        grouped = q[:, :, part].reshape(batch, k.shape[1], -1, width)
-        scores = (grouped @ k.transpose(-1, -2) * scale).unflatten(2, (heads // k.shape[1], -1))
-        shares = torch.softmax(widen(scores).masked_fill(~seen[:, None, None], UNSEEN), -1)
-        shares = shares.masked_fill(~(seen & (age >= window))[:, None, None], 0.0)
-        found = torch.maximum(found, shares.amax((2, 3)).to(found.dtype))
+        last = min(first + QUERIES, tokens)
+        far = last - window  # a token at or behind this is beyond the window of no query here, whatever its document
+        if far <= 0:
+            continue
+        age = position[:, first:last, None] - position[:, None, :last]
+        seen = (text[:, first:last, None] == text[:, None, :last]) & (age >= 0) & (text[:, None, :last] >= 0)
+        grouped = q[:, :, first:last].reshape(batch, k.shape[1], -1, width)
+        scores = (grouped @ k[:, :, :last].transpose(-1, -2) * scale).unflatten(2, (heads // k.shape[1], -1))
+        shares = torch.softmax(widen(scores).masked_fill_(~seen[:, None, None], UNSEEN), -1)[..., :far]
+        late = seen[..., :far] & (age[..., :far] >= window)
+        highest = shares.masked_fill(~late[:, None, None], 0.0).amax((2, 3)).to(found.dtype)
+        found[:, :, :far] = torch.maximum(found[:, :, :far], highest)
     return found

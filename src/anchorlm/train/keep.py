@@ -52,7 +52,10 @@ class Keep:
     def _sum(self, name: str, view: View, scores: Tensor | None = None) -> Tensor:
         """Of the weights, or with scores [B, T, H] of the weighted squared errors."""
         found = []
-        for times, wanted, counted in self._wanted(name, view):
+        key = f"{self.name}.{name}"
+        if key not in view.found:
+            view.found[key] = self._wanted(name, view)
+        for times, wanted, counted in view.found[key]:
             weights = torch.where(counted, 1 + EMPHASIS * wanted, 0.0)
             errors = 1.0 if scores is None else (times * scores - torch.log(wanted + FLOOR)).square()
             found.append((weights * errors).sum())

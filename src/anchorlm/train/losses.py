@@ -33,10 +33,11 @@ class View:
     aim: Tensor | None = None  # [B, T, D] last hidden states of the teacher
     weights: Tensor | None = None  # [B, T] what a token counts as a target; None when all count 1
     plan: Plan | None = None  # that the student runs under; None is its own
+    found: dict[str, Any] = field(default_factory=dict)  # what a term works out once, for its totals and its sums
 
     def release(self) -> None:
         """Let go of everything that was computed from the batch."""
-        self.hidden, self.aim, self.outputs, self.teacher, self.inputs = None, None, {}, {}, {}
+        self.hidden, self.aim, self.outputs, self.teacher, self.inputs, self.found = None, None, {}, {}, {}, {}
 
 
 @dataclass(frozen=True)
