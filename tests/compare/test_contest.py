@@ -66,6 +66,16 @@ def test_every_method_gives_rows_that_can_be_built():
     assert len({recipe.model_dump_json() for recipe in recipes if recipe}) == 1
 
 
+def test_single_slots_of_a_preset_may_differ():
+    options = {"tokens": 37}
+    more = {"l7": {"options": {"tokens": 144}}}
+    plan = plan_from({"preset": "anchor-f", "rule": "kept", "options": options, "slots": more}, SHAPE, 128, 4)
+    tokens = {name: slot.rule_options.tokens for name, slot in plan.slots.items()}
+    assert tokens == {f"l{i}": 144 if i == 7 else 37 for i in range(SHAPE.layers)}
+    with pytest.raises(UserError, match="slots.l99.write is missing"):
+        plan_from({"preset": "anchor-f", "slots": {"l99": {"chunk": 8}}}, SHAPE, 128, 4)
+
+
 def test_a_preset_in_places_is_that_of_a_model_of_so_many_layers():
     plan = plan_from({"preset": "anchor-hybrid", "place": [24, 7, 8, 18, 20, 23]}, SHAPE, 128, 4)
     assert {slot.read for slot in plan.slots.values()} == {(7, 8, 18), (23, 24)}

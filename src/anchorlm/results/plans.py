@@ -9,7 +9,7 @@ from typing import Any
 from ..core import UserError, suggest
 from ..describe import PER_TOKEN, bytes_at, fixed_bytes, state_bytes
 from ..plan import ModelShape, Plan
-from ..presets import PRESETS, build, own_keys
+from ..presets import PRESETS, build, load_plan, own_keys
 from ..reach import Reach
 from .table import Row, Table
 
@@ -75,9 +75,9 @@ def _preset(name: str, values: Mapping[str, Any], shape: ModelShape, window: int
     sizes = {"window": window, "sinks": sinks, "segment": window}
     reach = {key: size for key, size in sizes.items() if key in own_keys(name)}
     if layers is None:
-        return build(name, shape, **(reach | values))
+        return load_plan(name, shape, reach | values)
     layers = _checked_layers(layers, shape.layers)
-    small = build(name, replace(shape, layers=len(layers)), **(reach | values))
+    small = load_plan(name, replace(shape, layers=len(layers)), reach | values)
     return placed(small, layers, Reach("window", window, sinks), shape.layers).check(shape)
 
 
