@@ -24,7 +24,7 @@ def setting(family, window):
 
 
 def with_oracle(model, plan, x, teacher, count, window):
-    with attention_as(model, oracle.functions(model, (LAYER,), count, teacher, window)):
+    with attention_as(model, oracle.functions(model, {LAYER: count}, teacher, window)):
         return run_layers(model, x, plan)
 
 

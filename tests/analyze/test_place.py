@@ -154,6 +154,21 @@ def test_slots_of_exact_tokens_go_where_the_oracle_gains():
     assert joint["loss"]["all"]["value"] < found.result["window"]["all"]["value"]
 
 
+def test_exact_tokens_are_divided_over_layers_by_what_each_way_gives():
+    """Every way that the budget holds is measured; what only the planted layer needs goes to it, or most of it."""
+    found = measured(keep="slots", rule="kept", steps=0)
+    ways = [trial for trial in found.result["trials"] if isinstance(trial["kept"], list)]
+    assert {trial["stage"] for trial in ways} >= {"even", "stepped", "steep"}
+    assert all(len(trial["kept"]) == len(trial["layers"]) for trial in ways)
+    points = {point["series"]: point for point in found.result["pareto"]}
+    for trial in ways:
+        counts = sorted(set(trial["kept"]), reverse=True)
+        series = f"{', '.join(map(str, counts[:-1]))}{' and ' * (len(counts) > 1)}{counts[-1]} kept tokens (oracle)"
+        assert points[series]["bytes"] <= 100_000 and points[series]["layers"] == trial["layers"]
+    tokens = {slot.write: slot.rule_options.tokens for slot in found.plan.slots.values()}
+    assert max(tokens, key=tokens.get) == PLANTED and found.size <= 100_000
+
+
 def test_exact_tokens_are_divided_by_head_where_heads_were_measured():
     """Both heads of the planted layer retrieve; where one alone did, it would have most of the tokens."""
     found = measured(keep="slots", rule="kept", kept=6, steps=0, heads=True)

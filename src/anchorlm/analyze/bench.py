@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from anchorlm.eval.parts import Parts
 from anchorlm.hf import AnchorForCausalLM
-from anchorlm.hf.layers import Attended, attention_as, run_layers
+from anchorlm.hf.layers import attention_as, run_layers
 from anchorlm.plan import Plan, Reach
 
 from . import oracle
@@ -30,7 +30,8 @@ class Trial:
     """The weights of the model under `plan`. first: the lowest layer that differs from the plan it is compared with.
 
     head: the KV head of layer `first` that the trial is about. kept: every layer in `layers` also sees so many
-    tokens beyond its window for each KV head, those that the teacher's later queries attend to most.
+    tokens beyond its window for each KV head, those that the teacher's later queries attend to most. counts: the same
+    where layers differ, of each layer in `layers`.
     """
 
     stage: str
@@ -39,6 +40,13 @@ class Trial:
     first: int
     head: int | None = None
     kept: int = 0
+    counts: tuple[int, ...] = ()
+
+    @property
+    def tokens(self) -> dict[int, int]:
+        """Layer -> tokens that it sees beyond its window."""
+        counts = self.counts or (self.kept,) * len(self.layers)
+        return {layer: count for layer, count in zip(self.layers, counts, strict=True) if count}
 
     @property
     def name(self) -> str:
@@ -48,7 +56,8 @@ class Trial:
 
     def key(self) -> dict[str, Any]:
         """All that fixes the figures, beside model and probe."""
-        return {"plan": self.plan.to_dict(), "kept": self.kept, "layers": list(self.layers) if self.kept else None}
+        layers = list(self.layers) if self.tokens else None
+        return {"plan": self.plan.to_dict(), "kept": list(self.counts) or self.kept, "layers": layers}
 
 
 class Prefix:
@@ -100,9 +109,8 @@ class Bench:
 
     def _hidden(self, trial: Trial, prefix: Prefix, teacher: Prefix) -> Tensor:
         """[1, T, D] after the final norm."""
-        functions: dict[int, Attended] = {}
-        if trial.kept:
-            functions = oracle.functions(self.model, trial.layers, trial.kept, teacher.entering, self.window)
+        tokens = trial.tokens
+        functions = oracle.functions(self.model, tokens, teacher.entering, self.window) if tokens else {}
         with attention_as(self.model, functions):
             return run_layers(self.model, prefix.entering[trial.first], trial.plan, trial.first)
 

@@ -116,13 +116,13 @@ class Need:
     def _with_slot(self, plan: Plan, group: Sequence[int]) -> Plan:
         """The plan and a slot written by the group's first layer and read by all of it."""
         if self.rule == "kept":
-            return self._with_kept(plan, f"l{group[0]}", group, "kv", self.kept)
+            return self.with_kept(plan, f"l{group[0]}", group, "kv", self.kept)
         entry = {"rule": self.rule, "write": group[0], "read": list(group), "chunk": self.window.window}
         return self._with(plan, f"l{group[0]}", entry)
 
-    def _with_kept(self, plan: Plan, name: str, group: Sequence[int], heads: Any, tokens: int) -> Plan:
-        """The plan and a slot of exact tokens, for all KV heads ("kv") or for some."""
-        entry = {"rule": "kept", "write": group[0], "read": list(group), "chunk": min(self.window.window or 1, 64)}
+    def with_kept(self, plan: Plan, name: str, group: Sequence[int], heads: Any, tokens: int, chunk: int = 64) -> Plan:
+        """The plan and a slot of exact tokens, for all KV heads ("kv") or some; no chunk is longer than a window."""
+        entry = {"rule": "kept", "write": group[0], "read": list(group), "chunk": min(self.window.window or 1, chunk)}
         return self._with(plan, name, entry | {"heads": heads, "options": {"tokens": tokens}})
 
     def _with(self, plan: Plan, name: str, entry: dict[str, Any]) -> Plan:
@@ -192,7 +192,7 @@ def _plan(need: Need, taken: Mapping[str, Sequence[Unit]], needy: set[tuple[int,
     plan = Plan(tuple(_reach(need, [head for layer, head in full if layer == i]) for i in layers))
     if divided := _divided(need, taken.get("kept", ()), needy, full):
         for layer, heads, tokens in divided:
-            plan = need._with_kept(plan, f"l{layer}h{''.join(map(str, heads))}", [layer], heads, tokens)
+            plan = need.with_kept(plan, f"l{layer}h{''.join(map(str, heads))}", [layer], heads, tokens)
         return plan
     for _, group in _slots(taken):
         plan = need._with_slot(plan, group)

@@ -7,6 +7,7 @@ from typing import Any
 
 from .bench import Trial
 from .budget import FULL, HEADS, KINDS, Choice
+from .divide import Division
 from .greedy import Step
 from .knocked import agreement, agreement_notes
 from .probes import TEXT, distance_bins
@@ -43,7 +44,8 @@ def _trials(run: Run) -> list[Row]:
     found = [_trial(run, o, run.teacher) for part in (run.scanned, run.joint, run.heads) for o in part.values()]
     for step in run.steps:
         found += [_trial(run, outcome, step.before) for outcome in step.candidates.values()]
-    return found + [_trial(run, o, run.windowed) for part in (run.kept, run.controls) for o in part.values()]
+    outcomes = [*run.kept.values(), *(division.outcome for division in run.divided), *run.controls.values()]
+    return found + [_trial(run, outcome, run.windowed) for outcome in outcomes]
 
 
 def _trial(run: Run, outcome: Outcome, base: Rows) -> Row:
@@ -52,7 +54,7 @@ def _trial(run: Run, outcome: Outcome, base: Rows) -> Row:
         "stage": trial.stage,
         "layers": list(trial.layers),
         "head": trial.head,
-        "kept": trial.kept or None,
+        "kept": list(trial.counts) or trial.kept or None,
         "plan": trial.plan.to_dict(),
         "probes": len(outcome.rows),
         "ended_early": outcome.ended,
@@ -128,6 +130,7 @@ def _points(run: Run) -> list[Row]:
     for n, step in enumerate(run.steps, start=1):
         points.append(_point(run, "full attention kept", n * full, path[:n], step.outcome.rows))
     points += [_point(run, *_control(run, o.trial), o.rows) for o in run.controls.values()]
+    points += [_point(run, _series(d), d.choice.size, sorted(d.tokens), d.outcome.rows) for d in run.divided]
     others = run.joint.get("others " + "+".join(map(str, sorted(set(range(depth)) - set(run.anchors())))))
     if others:
         anchors = sorted(run.anchors())
@@ -145,6 +148,12 @@ def _control(run: Run, trial: Trial) -> tuple[str, int, list[int]]:
     width = trial.plan.layers[0].window or 0
     more = width - (run.need.window.window or 0)
     return f"window {width}", more * run.lab.bench.depth * run.need.token, []
+
+
+def _series(division: Division) -> str:
+    """`144, 88 and 37 kept tokens (oracle)`: of a KV head, in the most needed layers first."""
+    counts = [str(count) for count in sorted(set(division.tokens.values()), reverse=True)]
+    return f"{' and '.join(filter(None, (', '.join(counts[:-1]), counts[-1])))} kept tokens (oracle)"
 
 
 def _point(run: Run, series: str, size: int, layers: list[int], rows: Rows) -> Row:

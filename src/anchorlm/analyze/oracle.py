@@ -6,7 +6,7 @@ more than a window later, under the teacher's own attention in that layer. Nothi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -24,10 +24,10 @@ Rotary = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 def functions(
-    model: AnchorForCausalLM, layers: tuple[int, ...], count: int, teacher: dict[int, Tensor], window: Reach
+    model: AnchorForCausalLM, counts: Mapping[int, int], teacher: dict[int, Tensor], window: Reach
 ) -> dict[int, Attended]:
-    """For `attention_as`: windowed attention with the chosen tokens in `layers`; teacher[layer] [1, T, D] enters it."""
-    return {layer: _function(model, layer, count, teacher[layer], window) for layer in layers}
+    """For `attention_as`: windowed attention with so many chosen tokens; teacher[layer] [1, T, D] enters the layer."""
+    return {layer: _function(model, layer, count, teacher[layer], window) for layer, count in counts.items()}
 
 
 def _function(model: AnchorForCausalLM, layer: int, count: int, entering: Tensor, window: Reach) -> Attended:

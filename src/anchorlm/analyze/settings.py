@@ -11,6 +11,7 @@ from anchorlm.plan import ModelShape, Reach, layer_range
 from .budget import FULL, Need, parse_size
 from .knocked import Score, read_knocked
 
+COUNT = 128  # exact tokens of a KV head, if nothing is said
 RANGES = {
     "window": (1, LARGEST), "sinks": (0, LARGEST), "context": (2, LARGEST), "documents": (2, MANY),
     "kept": (1, LARGEST), "steps": (0, LARGEST), "seed": (0, 2**63 - 1),
@@ -27,6 +28,8 @@ class Settings:
     keep: "full" attention in layers or in single KV "heads", or "slots"; several with commas, the preferred first;
         "mixed" is "full,slots". heads: also measure single KV heads, which keep "heads" does anyway: those of `layers`
         if given, else of the layers that matter.
+    kept: exact tokens of a KV head in each layer that has some; by default 128, and for slots of rule "kept" alone the
+        bytes are divided over the layers in several ways, of which the best is taken.
     knockout: a knockout.json of a trained model with fast weights in every layer, by which slots of fast weights are
         then placed.
     steps: layers given back by the greedy search; by default as many as the budget holds, at least 6;
@@ -40,7 +43,7 @@ class Settings:
     documents: int = 4
     keep: str = FULL
     rule: str = "swiglu-ttt"
-    kept: int = 128
+    kept: int | None = None
     layers: str | None = None
     steps: int | None = None
     needles: bool = True
@@ -73,7 +76,7 @@ class Settings:
         self.knocked(shape.layers)
         reach = Reach("window", self.window, self.sinks)
         size = parse_size(self.budget)
-        return Need(shape, reach, self.context, size, self.keep, self.rule, self.kept).check()
+        return Need(shape, reach, self.context, size, self.keep, self.rule, self.count).check()
 
     def candidates(self, depth: int) -> list[int]:
         """The layers to try, in order."""
@@ -85,6 +88,15 @@ class Settings:
     def knocked(self, depth: int) -> Score | None:
         """What each layer's trained fast weights are missed by, where that is given."""
         return None if self.knockout is None else read_knocked(self.knockout, depth)
+
+    @property
+    def count(self) -> int:
+        """Exact tokens of a KV head, where they are not divided."""
+        return COUNT if self.kept is None else self.kept
+
+    def divides(self, need: Need) -> bool:
+        """Whether the bytes of kept tokens are divided over the layers by measurement."""
+        return need.kinds == ("kept",) and self.kept is None and not self.heads
 
     def search(self, need: Need) -> int:
         """Steps of the greedy search."""

@@ -1,4 +1,4 @@
-"""The stages of a placement in order: scan, together, heads, greedy search, oracle, choice, controls."""
+"""The stages of a placement in order: scan, together, heads, greedy search, oracle, choice, division, controls."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from anchorlm.plan import Plan, Reach
 from . import scan
 from .bench import Trial
 from .budget import HEADS, Choice, Need, choose
+from .divide import Division, best, divide
 from .greedy import Step, greedy
 from .knocked import Score, missed
 from .scan import FLOOR, Lab, Outcome
@@ -37,6 +38,7 @@ class Run:
     steps: list[Step] = field(default_factory=list)
     kept: Outcomes = field(default_factory=dict)
     knocked: Score | None = None
+    divided: list[Division] = field(default_factory=list)
     controls: Outcomes = field(default_factory=dict)
 
     @property
@@ -91,12 +93,15 @@ def measure(lab: Lab, settings: Settings, need: Need) -> tuple[Run, Choice]:
     steps = settings.search(need)
     run.steps = greedy(lab, run.open(max(POOL, steps)), steps, run.goal, run.windowed)
     if settings.oracle or "oracle" in need.sources:
-        run.kept = scan.oracle(lab, candidates, settings.kept, run.goal, run.windowed)
+        run.kept = scan.oracle(lab, candidates, settings.count, run.goal, run.windowed)
     order = [step.layer for step in run.steps] if steps else anchors
     run.knocked = settings.knocked(lab.bench.depth)
     fast = anchors if run.knocked is None else missed(run.knocked)
     rankings = {"window": fast, "greedy": order, "heads": run.retrieving(), "oracle": run.helped()}
     choice = choose(need, rankings)
+    if settings.divides(need):
+        run.divided = divide(lab, need, [layer for layer, _ in run.ranked()], choice)
+        choice = best(run.divided, choice, run.goal, run.windowed)
     run.controls = _controls(run, choice)
     return run, choice
 
@@ -117,8 +122,8 @@ def _controls(run: Run, choice: Choice) -> Outcomes:
         plan = choice.plan.without_slots()
         changed = tuple(i for i, reach in enumerate(plan.layers) if reach != run.need.window)
         trials.append(Trial(HEADS, changed, plan, min(changed)))
-    if slots := choice.placed.get("kept"):
-        trials.append(Trial("oracle", tuple(sorted(slots)), bench.windowed, min(slots), kept=run.settings.kept))
+    if (slots := choice.placed.get("kept")) and not run.divided:
+        trials.append(Trial("oracle", tuple(sorted(slots)), bench.windowed, min(slots), kept=run.settings.count))
     return run.lab.race(bench.windowed, trials) if trials else {}
 
 

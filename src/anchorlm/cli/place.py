@@ -11,7 +11,9 @@ from . import options, show
 Texts = Annotated[list[str], typer.Option("--data", metavar="TEXT...", help="text to measure on; not your test set")]
 PlanFile = Annotated[str, typer.Option("--out", "-o", metavar="PLAN.yaml", help="the plan; every trial goes beside it")]
 Page = Annotated[str | None, typer.Option("--report", metavar="PAGE.html", help="also write one page with figures")]
-Kept = Annotated[int, typer.Option(min=1, help="tokens a KV head that the oracle, or a slot of exact tokens, holds")]
+Kept = Annotated[
+    int | None, typer.Option(min=1, help="tokens a KV head of the oracle or a kept slot; without it slots' are divided")
+]
 Steps = Annotated[int | None, typer.Option(min=0, help="layers that the search gives back at most; 0: no search")]
 Keep = Annotated[
     str, typer.Option("--keep", help="full: attention kept in layers; heads: in KV heads; slots; or heads,slots")
@@ -33,7 +35,7 @@ def place(
     documents: Annotated[int, typer.Option(min=2, help="pieces of text, and needles, at most")] = 4,
     keep: Keep = "full",
     rule: Annotated[str, typer.Option(help="rule of the slots")] = "swiglu-ttt",
-    kept: Kept = 128,
+    kept: Kept = None,
     layers: Annotated[str | None, typer.Option(metavar="7,18-20", help="layers to try; all by default")] = None,
     steps: Steps = None,
     needles: Annotated[bool, typer.Option("--needles/--no-needles", help="also measure hidden facts")] = True,

@@ -1,0 +1,65 @@
+"""Kept tokens over the layers: each way fills the budget and no more; one is taken where it is clearly better."""
+
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from anchorlm.analyze.budget import Choice, Need
+from anchorlm.analyze.divide import FEW, WAYS, Division, _choice, _filled, best
+from anchorlm.analyze.tally import Goal
+from anchorlm.plan import ModelShape, Plan, Reach
+
+SHAPE = ModelShape(layers=7, query_heads=4, kv_heads=2, head_dim=8, hidden=32, vocab=100, max_positions=512)
+CONTEXT = 64
+
+
+def need(budget):
+    return Need(SHAPE, Reach("window", 16, 2), CONTEXT, budget, "slots", "kept")
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    budget=st.integers(1, 400_000),
+    order=st.permutations(range(7)).flatmap(lambda p: st.just(p)),
+    way=st.sampled_from(list(WAYS)),
+)
+def test_a_way_holds_the_budget_and_cannot_hold_more(budget, order, way):
+    wanted, shares = need(budget), WAYS[way]
+    tokens = _filled(wanted, order, shares)
+    if not tokens:
+        assert _choice(wanted, {layer: int(shares[min(i, 2)]) for i, layer in enumerate(order)}).size > budget
+        return
+    assert _choice(wanted, tokens).size <= budget and sorted(tokens) == list(range(7))
+    counts = [tokens[layer] for layer in order]
+    assert counts == sorted(counts, reverse=True) and 1 <= counts[-1] and counts[0] <= CONTEXT
+    if counts[-1] < CONTEXT:
+        more = [min(int(shares[min(i, 2)] * (counts[-1] + 1)), CONTEXT) for i in range(7)]
+        assert _choice(wanted, dict(zip(order, more, strict=True))).size > budget
+
+
+@pytest.mark.parametrize(
+    ("rows", "taken"),
+    [
+        ({FEW: (9, 9, 9), "even": (8, 8, 8), "steep": (7, 7, 7)}, "steep"),
+        ({FEW: (9, 9, 9), "even": (5, 12, 9), "steep": (9, 9, 9)}, FEW),
+        ({FEW: (7, 7, 7), "even": (8, 8, 8)}, FEW),
+        ({"even": (8, 8, 8)}, "even"),
+        ({}, FEW),
+    ],
+)
+def test_a_way_is_taken_where_it_is_clearly_better(rows, taken):
+    def sums(losses):
+        return [{"all": [100.0 * loss, 100]} for loss in losses]
+
+    goal = Goal({"all": 1.0}, (), 0)
+    plan = Plan((Reach("window", 16, 2),) * 7)
+    found = [
+        Division(way, {0: 1}, Choice(plan, {"kept": [n]}, n), SimpleNamespace(rows=sums(losses)))
+        for n, (way, losses) in enumerate(rows.items(), start=1)
+    ]
+    few = next((d.choice for d in found if d.way == FEW), Choice(plan, {"kept": []}, 0))
+    choice = best(found, few, goal, sums((10, 10, 10)))
+    assert choice.size == next((d.choice.size for d in found if d.way == taken), few.size)
+    assert bool(choice.notes) == (taken != FEW)
