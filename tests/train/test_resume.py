@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import json
 import os
 import random
 import shutil
@@ -14,14 +15,18 @@ from pathlib import Path
 import pytest
 import torch
 from rich.console import Console
+from safetensors.torch import load_file, save_file
 from tiny import PLAN, tiny_hybrid, tiny_recipe, tiny_store
 
 from anchorlm.core import UserError
+from anchorlm.plan import ModelShape
+from anchorlm.results.plans import plan_from
+from anchorlm.settings import load_recipe, recipe_names
 from anchorlm.train import train
 from anchorlm.train.checkpoint import checkpoints
 from anchorlm.train.folder import check_identity
 from anchorlm.train.sinks import read_metrics
-from small import char_tokenizer
+from small import char_tokenizer, tiny_llama
 
 CHILD = """
 import sys
@@ -100,6 +105,68 @@ def test_resume_from_each_checkpoint(tmp_path, straight, step):
     assert f"resuming at step {step} of 6" in go(out)
     assert losses(out) == losses(straight)
     assert final_hash(out) == final_hash(straight)
+
+
+OWN_PLANS = {
+    "kept": {"slots": {"k1": {"rule": "kept", "write": 1, "chunk": 8, "options": {"tokens": 8}}}},
+    "liger": {"preset": "liger"},
+    "lizard": {"preset": "lizard"},
+    "lolcats": {"preset": "lolcats"},
+    "titan-llama": {"preset": "titan-llama", "converted": 2, "window": 8},
+}
+
+
+def short_recipe(name):
+    """The packaged recipe with two steps in each of its stages, a checkpoint after each, and the plan it is for."""
+    recipe = load_recipe(name)
+    steps = [f"{stage}.steps={min(2, getattr(recipe, stage).steps)}" for stage in ("stage1", "stage2")]
+    rest = ["data.length=64", "data.accumulate=1", "stage1.warmup=0", "stage2.warmup=0", "data.mix.recall=0"]
+    shape = ModelShape.from_config(tiny_llama(layers=4).config)
+    plan = plan_from(OWN_PLANS[name], shape, 8, 2).to_dict() if name in OWN_PLANS else PLAN
+    return load_recipe(name, [*steps, *rest, "save_every=1", "keep_last=9"]), plan
+
+
+def trained(out, recipe, plan):
+    """All weights after the run."""
+    model = tiny_hybrid(plan)
+    train(model, char_tokenizer(), recipe, tiny_store(), out, console=Console(file=io.StringIO()))
+    return model.state_dict()
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_every_recipe_ends_with_the_same_weights_wherever_it_was_stopped(tmp_path, name):
+    """Also of memory that the last stage leaves alone: an earlier one trained it."""
+    recipe, plan = short_recipe(name)
+    straight = trained(tmp_path / "run", recipe, plan)
+    steps = recipe.stage1.steps + recipe.stage2.steps
+    for step in range(1, steps):
+        out = tmp_path / f"from-{step}"
+        trained(out, recipe, plan)
+        (out / "config.json").unlink()
+        for path in checkpoints(out / "checkpoints")[: steps - step]:
+            shutil.rmtree(path)
+        resumed = trained(out, recipe, plan)
+        assert losses(out) == losses(tmp_path / "run")
+        assert [name for name in straight if not torch.equal(straight[name], resumed[name])] == []
+
+
+@pytest.mark.parametrize(("steps", "goes_on"), [(0, True), (2, False)])
+def test_a_checkpoint_without_the_memory_that_is_left_alone(tmp_path, steps, goes_on):
+    """As once written: it does where nothing was trained before, and no longer where an earlier stage was."""
+    recipe = tiny_recipe(stage1={"steps": steps}, stage2={"train_memory": False}, save_every=1)
+    go(tmp_path / "run", recipe)
+    (tmp_path / "run" / "config.json").unlink()
+    newest = checkpoints(tmp_path / "run" / "checkpoints")[0]
+    weights = newest / "weights.safetensors"
+    save_file({name: value for name, value in load_file(weights).items() if ".lora_" in name}, weights)
+    state = json.loads((newest / "state.json").read_text())
+    state["sizes"]["weights.safetensors"] = weights.stat().st_size
+    (newest / "state.json").write_text(json.dumps(state))
+    if goes_on:
+        assert "resuming at step 3" in go(tmp_path / "run", recipe)
+    else:
+        with pytest.raises(UserError, match="holds other weights than this run trains"):
+            go(tmp_path / "run", recipe)
 
 
 def test_a_run_killed_while_its_model_was_written(tmp_path, monkeypatch):

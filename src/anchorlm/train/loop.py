@@ -121,12 +121,21 @@ def _names(stage: Stage) -> dict[int, str]:
     return {id(parameter): name for name, parameter in stage.parameters.items()}
 
 
+def _kept(model: Any, stage: Stage) -> dict[str, Any]:
+    """The weights of a checkpoint: what the stage trains, and the memory that it leaves as an earlier stage made it."""
+    return {**model.memory_parameters(), **stage.parameters}
+
+
 def _restore(run: Run, stage: Stage, optimizer: torch.optim.Optimizer) -> None:
     """Put weights, optimizer and generators where the checkpoint has them; a later stage starts without."""
     if run.resumed is None:
         return
     path, run.resumed = run.resumed, None
-    saved.load_weights(stage.parameters, saved.read_tensors(path, "weights.safetensors"), str(path))
+    stored, kept = saved.read_tensors(path, "weights.safetensors"), _kept(run.model, stage)
+    if stage.name == next(iter(active_stages(run.recipe))):
+        # Checkpoints once held what the stage trains and no more; before a first stage nothing else had changed.
+        kept = {name: p for name, p in kept.items() if name in stored or name in stage.parameters}
+    saved.load_weights(kept, stored, str(path))
     saved.load_optimizer(optimizer, _names(stage), saved.read_tensors(path, "optimizer.safetensors"))
     saved.restore_rng(path)
 
@@ -239,6 +248,6 @@ def _save(run: Run, stage: Stage, optimizer: torch.optim.Optimizer) -> None:
 def _write_checkpoint(run: Run, stage: Stage, optimizer: torch.optim.Optimizer) -> None:
     state = saved.optimizer_tensors(optimizer, _names(stage))
     try:
-        saved.save_checkpoint(run.root, run.position, stage.parameters, state, run.recipe.keep_last)
+        saved.save_checkpoint(run.root, run.position, _kept(run.model, stage), state, run.recipe.keep_last)
     except (OSError, SafetensorError) as error:  # a full disk reaches us as either
         raise TrainingError(f"step {run.position.step}: checkpoint not written: {error}; {run.last_good}") from error
