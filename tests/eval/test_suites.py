@@ -5,6 +5,7 @@ import re
 from dataclasses import fields
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -13,9 +14,12 @@ from hypothesis import strategies as st
 from anchorlm.core import UserError
 from anchorlm.eval import SUITES, EvalOptions, details, lines, pairs, prepare, run_eval, run_prepared, table
 from anchorlm.eval.ar import ArOptions
+from anchorlm.eval.niah import niah_summary, text_of
 from anchorlm.eval.recall import RecallOptions
 from anchorlm.eval.ruler import RulerOptions
+from anchorlm.eval.stats import bootstrap_ratio
 from anchorlm.eval.suite import compare_samples, sampled_row
+from anchorlm.eval.suites import compare_niah
 from anchorlm.eval.tasks import CommonsenseOptions, MmluOptions
 from small import char_tokenizer, tiny_llama
 
@@ -326,3 +330,52 @@ def test_a_difference_is_that_of_the_two_values(data):
 def test_a_value_named_twice_is_asked_once():
     once, twice = (ready("ar", 600, window=100, lengths=lengths, ar={"samples": 2}) for lengths in ([256], [256, 256]))
     assert len(once.materials["ar"].items) == len(twice.materials["ar"].items) == 2
+
+
+def whole_texts(cells, texts=8, right=4):
+    """Samples of texts that are right in all cells or in none: what they say of their number is all there is."""
+    return [
+        {"id": f"{text}/{cell}", "text": text, "cell": cell, "score": float(text < right)}
+        for cell in cells
+        for text in range(texts)
+    ]
+
+
+@pytest.mark.parametrize("cells", ["a", "ab", "abcdef"])
+def test_texts_with_samples_in_several_cells_are_drawn_whole(cells):
+    """More cells of the same texts say no more of how texts differ, so the interval stays that of the texts alone."""
+    samples = whole_texts(cells)
+    alone = bootstrap_ratio(np.array([1.0] * 4 + [0.0] * 4), np.ones(8))
+    row = sampled_row([{"id": cell} for cell in cells], samples, 0)
+    none = {"samples": [sample | {"score": 0.0} for sample in samples]}
+    gap = compare_samples(row, none, 0)["first_minus_this"]
+    assert row["value"] == gap["value"] == 0.5 and row["interval"] == gap["interval"] == alone
+    assert gap["p"] == pytest.approx(2 / 2**4, abs=0.02)
+
+
+def test_cells_without_a_text_in_common_are_drawn_apart():
+    samples = [sample | {"text": f"{sample['id']}"} for sample in whole_texts("abcdef")]
+    low, high = sampled_row([{"id": cell} for cell in "abcdef"], samples, 0)["interval"]
+    assert 0.3 < low < 0.5 < high < 0.7
+
+
+def test_a_cell_whose_texts_are_not_drawn_is_left_out_of_the_draw():
+    samples = [{"id": str(n), "text": n % 3, "cell": "ab"[n == 3], "score": 1.0} for n in range(4)]
+    assert sampled_row([{"id": cell} for cell in "ab"], samples, 0)["interval"] == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("depths", [(0.1,), (0.1, 0.3, 0.5, 0.7, 0.9)])
+def test_needles_in_one_text_are_no_evidence_of_their_own(depths):
+    """Pairs flip by text and are drawn by text, and so are digits: four texts, of which two hide nothing."""
+
+    def row(found):
+        answers = {d: [found[text_of(d, s)] for s in range(4)] for d in depths}
+        given = {d: [{"exact": f, "right": 7 * f, "counted": 7, "template": "t"} for f in answers[d]] for d in depths}
+        return niah_summary([{"length": 300, "depth": d, "n": 4, "answers": given[d]} for d in depths])
+
+    half, none = row([1, 0, 1, 0]), row([0, 0, 0, 0])
+    alone = bootstrap_ratio(np.array([1.0, 0.0, 1.0, 0.0]), np.ones(4))
+    assert half["digits"] == {"value": 0.5, "interval": alone}
+    gap = compare_niah(half, none, 0)["first_minus_this"]
+    assert gap["value"] == 0.5 and gap["n"] == 4 * len(depths) and gap["interval"] == alone
+    assert gap["p"] == pytest.approx(2 / 2**2, abs=0.05)

@@ -149,13 +149,15 @@ def _share(answers: list[dict]) -> dict[str, float]:
 
 
 def niah_summary(cells: list[dict], seed: int = 0) -> dict[str, Any]:
-    """Share of exact answers over all measured cells, with interval; cells beyond the model are named, not counted."""
+    """Share of exact answers over all measured cells, with Wilson's interval, which takes needles in one text for
+    independent, and of digits, with a bootstrap over texts; cells beyond the model are named, not counted.
+    """
     answers = [answer for cell in cells for answer in cell.get("answers", ())]
     base = {"metric": "exact match", "n": len(answers), "unit": "needles", "cells": cells}
     if not answers:
         return {**base, "value": None, "interval": None, "note": cells[0].get("note", "nothing measured")}
     hits = sum(answer["exact"] for answer in answers)
-    right, counted = (np.array([a[name] for a in answers], float) for name in ("right", "counted"))
+    right, counted = _digits(cells).T
     return {
         **base,
         "value": hits / len(answers),
@@ -163,6 +165,16 @@ def niah_summary(cells: list[dict], seed: int = 0) -> dict[str, Any]:
         "digits": {"value": float(right.sum() / counted.sum()), "interval": bootstrap_ratio(right, counted, seed)},
         "by_template": _by(answers, "template"),
     }
+
+
+def _digits(cells: list[dict]) -> np.ndarray:
+    """[texts, 2]: digits right and digits counted of all needles that are hidden in one text."""
+    texts: dict[tuple[int, int], np.ndarray] = {}
+    for cell in cells:
+        for at, answer in enumerate(cell.get("answers", ())):
+            place = cell["length"], text_of(cell["depth"], at)
+            texts[place] = texts.get(place, np.zeros(2)) + (answer["right"], answer["counted"])
+    return np.array(list(texts.values()))
 
 
 def _by(answers: list[dict], name: str) -> dict[str, dict]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -73,23 +72,23 @@ def _flipped(gaps: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     return np.abs((2 * rng.integers(2, size=(FLIPS_AT_ONCE, len(gaps))) - 1) @ gaps)
 
 
-def paired(ours: Mapping[Any, float], theirs: Mapping[Any, float], seed: int = 0) -> dict[str, Any]:
-    """Mean score of `ours` less that of `theirs` over the samples in both: value, 95 % interval, p-value, n."""
-    both = [name for name in ours if name in theirs]
-    gaps = np.array([ours[name] - theirs[name] for name in both])
-    if not both:
-        return {"value": None, "interval": None, "p": None, "n": 0}
-    interval = bootstrap_ratio(gaps, np.ones(len(gaps)), seed)
-    return {"value": float(gaps.mean()), "interval": interval, "p": sign_flip(gaps, seed), "n": len(both)}
-
-
 def bootstrap_cells(cells: Sequence[np.ndarray], seed: int = 0) -> list[float] | None:
     """95 % interval of the mean of the cells' means, the texts of each cell drawn anew; None if none has two.
 
     cells: [texts, 2] each, sum and number of the scores of a text.
     """
-    if not any(len(scores) > 1 for scores in cells):
+    return bootstrap_groups([scores[:, None] for scores in cells], seed)
+
+
+def bootstrap_groups(groups: Sequence[np.ndarray], seed: int = 0) -> list[float] | None:
+    """The same where cells have texts in common: the texts of each group of cells are drawn anew, with all they say.
+
+    groups: [texts, cells, 2] each. A cell of which no text was drawn is left out of that draw's mean.
+    """
+    if not any(len(scores) > 1 for scores in groups):
         return None
     rng = np.random.default_rng([seed, 95])
-    drawn = [scores[rng.integers(len(scores), size=(DRAWS, len(scores)))].sum(1) for scores in cells]
-    return middle(np.mean([sums[:, 0] / sums[:, 1] for sums in drawn], axis=0))
+    drawn = [scores[rng.integers(len(scores), size=(DRAWS, len(scores)))].sum(1) for scores in groups]
+    sums = np.concatenate(drawn, axis=1)
+    with np.errstate(invalid="ignore"):
+        return middle(np.nanmean(sums[..., 0] / sums[..., 1], axis=1))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +15,7 @@ from anchorlm.data import TokenStore
 from anchorlm.data.tokens import tokenizer_fingerprint
 from anchorlm.eval.options import EvalOptions
 from anchorlm.eval.parts import Parts, model_digest
-from anchorlm.eval.stats import bootstrap_cells, sign_flip
+from anchorlm.eval.stats import bootstrap_groups, sign_flip
 
 PER_PART = 4  # samples after which an interrupted run can go on
 
@@ -135,38 +136,51 @@ def sampled_row(cells: list[dict[str, Any]], samples: list[dict[str, Any]], seed
     """The row of a suite of scored samples in cells of equal weight.
 
     samples: `id`, `cell` and `score` (0 to 1) of each; `text` where several are asked of one text, which are then drawn
-    together. cells: `id`, and a `note` where nothing was measured.
-    value: mean of the cells' means; interval: bootstrap over the samples of each cell.
+    together, whichever cells they are in. cells: `id`, and a `note` where nothing was measured.
+    value: mean of the cells' means; interval: bootstrap over the texts of each cell, or of cells that share some.
     """
-    scores = {cell["id"]: _by_text([s for s in samples if s["cell"] == cell["id"]]) for cell in cells}
-    measured = [found for found in scores.values() if len(found)]
-    filled = [cell | _cell(scores[cell["id"]], seed) for cell in cells]
+    filled = [cell | _cell([s for s in samples if s["cell"] == cell["id"]], seed) for cell in cells]
     base = {"n": len(samples), "unit": "samples", "cells": filled, "samples": samples, **facts}
-    if not measured:
+    if not samples:
         note = next((cell["note"] for cell in cells if cell.get("note")), "nothing measured")
         return {**base, "value": None, "interval": None, "note": note}
-    value = float(np.mean([_mean(found) for found in measured]))
-    return {**base, "value": value, "interval": bootstrap_cells(measured, seed)}
+    return {**base, "value": _mean(samples), "interval": bootstrap_groups(_groups(samples), seed)}
 
 
-def _by_text(samples: list[dict[str, Any]]) -> np.ndarray:
-    """[texts, 2]: sum and number of the scores of each text."""
-    found: dict[str, list[float]] = {}
+def _mean(samples: list[dict[str, Any]]) -> float:
+    """Of the cells' means."""
+    scores: dict[str, list[float]] = {}
     for sample in samples:
-        found.setdefault(sample.get("text", sample["id"]), []).append(sample["score"])
-    return np.array([[sum(scores), len(scores)] for scores in found.values()]).reshape(-1, 2)
+        scores.setdefault(sample["cell"], []).append(sample["score"])
+    return float(np.mean([np.mean(found) for found in scores.values()]))
 
 
-def _mean(scores: np.ndarray) -> float:
-    total, count = scores.sum(0)
-    return float(total / count)
-
-
-def _cell(scores: np.ndarray, seed: int) -> dict[str, Any]:
-    if not len(scores):
+def _cell(samples: list[dict[str, Any]], seed: int) -> dict[str, Any]:
+    if not samples:
         return {"n": 0, "value": None, "interval": None}
-    count = int(scores[:, 1].sum())
-    return {"n": count, "value": _mean(scores), "interval": bootstrap_cells([scores], seed)}
+    return {"n": len(samples), "value": _mean(samples), "interval": bootstrap_groups(_groups(samples), seed)}
+
+
+def _text(sample: dict[str, Any]) -> str:
+    return sample.get("text", sample["id"])
+
+
+def _groups(samples: list[dict[str, Any]]) -> list[np.ndarray]:
+    """[texts, cells, 2] of each group of cells that have texts in common: sum and number of a text's scores in each."""
+    texts: dict[str, dict[str, list[float]]] = {}
+    for sample in samples:
+        texts.setdefault(_text(sample), {}).setdefault(sample["cell"], []).append(sample["score"])
+    groups: list[list[str]] = []
+    for cells in texts.values():
+        apart = [group for group in groups if cells.keys().isdisjoint(group)]
+        met = [cell for group in groups if group not in apart for cell in group]
+        groups = [*apart, list(dict.fromkeys([*met, *cells]))]
+    return [_table(group, texts.values()) for group in groups]
+
+
+def _table(group: list[str], texts: Iterable[Mapping[str, list[float]]]) -> np.ndarray:
+    own = [cells for cells in texts if not cells.keys().isdisjoint(group)]
+    return np.array([[[sum(cells.get(cell, ())), len(cells.get(cell, ()))] for cell in group] for cells in own], float)
 
 
 def compare_samples(first: dict[str, Any], other: dict[str, Any], seed: int) -> dict[str, Any]:
@@ -176,17 +190,14 @@ def compare_samples(first: dict[str, Any], other: dict[str, Any], seed: int) -> 
     """
     theirs = {sample["id"]: sample["score"] for sample in other["samples"]}
     gaps = [s | {"score": s["score"] - theirs[s["id"]]} for s in first["samples"] if s["id"] in theirs]
-    cells = [[s for s in gaps if s["cell"] == name] for name in dict.fromkeys(s["cell"] for s in gaps)]
-    if not cells:
+    if not gaps:
         return {"first_minus_this": {"value": None, "interval": None, "p": None, "n": 0}}
-    scores = [_by_text(cell) for cell in cells]
+    sizes = Counter(sample["cell"] for sample in gaps)
     texts: dict[str, float] = {}
-    for cell in cells:
-        for sample in cell:
-            text = sample.get("text", sample["id"])
-            texts[text] = texts.get(text, 0.0) + sample["score"] / len(cell) / len(cells)
-    value, p = float(np.mean([_mean(found) for found in scores])), sign_flip(np.array(list(texts.values())), seed)
-    return {"first_minus_this": {"value": value, "interval": bootstrap_cells(scores, seed), "p": p, "n": len(gaps)}}
+    for sample in gaps:
+        texts[_text(sample)] = texts.get(_text(sample), 0.0) + sample["score"] / sizes[sample["cell"]] / len(sizes)
+    interval, p = bootstrap_groups(_groups(gaps), seed), sign_flip(np.array(list(texts.values())), seed)
+    return {"first_minus_this": {"value": _mean(gaps), "interval": interval, "p": p, "n": len(gaps)}}
 
 
 def cell_table(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,8 +12,7 @@ from anchorlm.data.filler import noise_store
 from anchorlm.data.needles import Needles
 from anchorlm.eval import ar, niah, ppl, recall, ruler
 from anchorlm.eval.options import FILLER, EvalOptions
-from anchorlm.eval.stats import paired
-from anchorlm.eval.suite import Job, Material, Suite, needed, part_key, span, store_facts
+from anchorlm.eval.suite import Job, Material, Suite, compare_samples, needed, part_key, span, store_facts
 from anchorlm.eval.tasks import QUESTIONS
 from anchorlm.reading import beyond
 
@@ -106,13 +105,16 @@ def run_niah(name: str, model: Any, job: Job) -> dict[str, Any]:
 
 def compare_niah(first: dict[str, Any], other: dict[str, Any], seed: int) -> dict[str, Any]:
     """The first row's share of needles found less the other's, on the needles that both were asked."""
-    return {"first_minus_this": paired(_scores(first), _scores(other), seed)}
+    return compare_samples(*({"samples": list(_needles(row))} for row in (first, other)), seed)
 
 
-def _scores(row: dict[str, Any]) -> dict[tuple, float]:
-    """1 or 0 of every needle by where it was hidden."""
-    answers = [(cell, at, answer) for cell in row["cells"] for at, answer in enumerate(cell.get("answers", ()))]
-    return {(cell["length"], cell["depth"], at): float(answer["exact"]) for cell, at, answer in answers}
+def _needles(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """1 or 0 of every needle, by where it was hidden and in which text."""
+    for cell in row["cells"]:
+        length, depth = cell["length"], cell["depth"]
+        for at, answer in enumerate(cell.get("answers", ())):
+            place, text = f"{length}/{depth}", f"{length}/text {niah.text_of(depth, at)}"
+            yield {"id": f"{place}/{at}", "cell": place, "text": text, "score": float(answer["exact"])}
 
 
 def niah_line(row: dict[str, Any]) -> list[str]:
