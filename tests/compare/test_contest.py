@@ -88,6 +88,17 @@ def test_a_preset_in_places_is_that_of_a_model_of_so_many_layers():
     assert placed(whole, range(30), Reach(), 30) == whole
 
 
+@pytest.mark.parametrize("method", [name for name in PRESETS if name not in ("full", "swa")])
+def test_the_page_says_what_stands_in_measured_layers(method):
+    """Memory or full attention in each of them, as in a model of so many layers, and the window everywhere else."""
+    table = contest_table(Contest("smollm2-135m", (method,), 10**6, layers=LAYERS))
+    plan = row_plans(table, SHAPE)[f"{method}-measured"]
+    apart = [i for i, reach in enumerate(plan.layers) if plan.reads(i) or reach.unlimited]
+    assert apart == list(LAYERS) and {plan.layers[i] for i in range(30) if i not in LAYERS} == {Reach("window", 128, 4)}
+    assert "a model of 6 layers put into layers 7, 8, 18, 20, 23, 24, of which a method that leaves layers at full " \
+        "attention leaves some; all others have the control's window" in table.about[0]  # fmt: skip
+
+
 @pytest.mark.parametrize("place", [[], [3, 3], [30], [-1], ["3"], 3, [True]])
 def test_impossible_places_are_named(place):
     with pytest.raises(UserError, match=r"place is .*; give a list of different layers out of 0 to 29"):

@@ -3,11 +3,22 @@
 import numpy as np
 import pytest
 
+from anchorlm.bench import measure
+from anchorlm.convert.attach import convert
 from anchorlm.core import UserError
-from anchorlm.plan import ModelShape
+from anchorlm.eval import EvalOptions
+from anchorlm.eval.parts import Parts
+from anchorlm.eval.suite import Job
+from anchorlm.plan import ModelShape, Plan
+from anchorlm.reach import Reach
 from anchorlm.results import load_table, page, run_table, summary, table_names
+from anchorlm.results.archive import Known
 from anchorlm.results.plans import row_plans
+from anchorlm.results.records import Identity, Record
+from anchorlm.results.speed import ROUNDS, run_speed
 from anchorlm.results.table import read_table
+from anchorlm.settings import load_recipe
+from small import tiny_llama
 from tiny_table import TABLE, by_name, job, silent
 
 RULER = {"lengths": [504], "samples": 2, "tasks": ["niah_single_1", "vt"], "answer_tokens": 40}
@@ -97,3 +108,39 @@ def test_what_cannot_be_asked_is_said_before_anything_is_written(home, tmp_path,
     with pytest.raises(UserError, match=expected):
         run_table(read_table(data, "t"), job(home, tmp_path / "o", train=()), say=silent)
     assert not (tmp_path / "o").exists()
+
+
+def record_of(name, mix):
+    recipe = load_recipe("common", [f"data.mix.{kind}={share}" for kind, share in mix.items()]).model_dump(mode="json")
+    own = Identity(row=name, recipe=recipe, plan={}, base=None, data={"texts": "t", "tokenizer": "k"}, start=None)
+    return Known(Record(identity=own, digest="d", trained_parameters=1, tokens=2048, figures=()), {}, [])
+
+
+@pytest.mark.parametrize("mix, words", [
+    ({}, "the same 2,048 tokens of text t in the same order"),
+    ({"recall": 0.3}, "the same 2,048 tokens of text t, rows generated in it included, in the same order"),
+    ({"needle": 0.1}, "the same 2,048 tokens of text t, rows generated in it included, in the same order"),
+])  # fmt: skip
+def test_what_rows_were_trained_on_alike_says_that_some_of_it_was_generated(mix, words):
+    known = {name: record_of(name, mix) for name in ("a", "b")}
+    assert page._alike([summary._alike(["a", "b", "c"], known)]) == [f"Trained on {words}: `a`, `b`."]
+    other = known | {"b": record_of("b", {"recall": 0.9})}
+    (line,) = page._alike([summary._alike(["a", "b"], other)])
+    assert line == "Not trained on the same tokens, so not to be compared: `a`, `b`."
+
+
+@pytest.mark.parametrize("speed", [None, 24.0])
+def test_the_speed_of_training_is_no_figure_of_a_row(done, speed):
+    table, _, result = done
+    rows = [row | {"training_tokens_per_s": speed} for row in result["rows"]]
+    text = page.markdown(result | {"rows": rows})
+    warned = "a difference between rows may be one between these" in text
+    assert ("| training tokens/s |" in text) == warned == bool(speed)
+
+
+@pytest.mark.parametrize("enough, rounds", [(0.0, 1), (1e9, ROUNDS)])
+def test_speed_says_in_how_many_rounds_it_was_found(monkeypatch, enough, rounds):
+    monkeypatch.setitem(measure.__globals__, "ENOUGH_SECONDS", enough)
+    model = convert(tiny_llama(layers=2), Plan((Reach("window", 8),) * 2)).eval()
+    found = run_speed("row", model, Job(None, None, EvalOptions.of(context=16), Parts(None), None))
+    assert found["n"] == rounds

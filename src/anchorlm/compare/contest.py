@@ -143,6 +143,8 @@ def _about(contest: Contest) -> list[str]:
     if contest.layers:
         places = ", ".join(map(str, contest.layers))
         lines.append(
-            f"`NAME-measured`: that recipe with memory in layers {places} alone and the control's window in all others."
+            f"`NAME-measured`: that recipe, the plan being that of a model of {len(contest.layers)} layers put into "
+            f"layers {places}, of which a method that leaves layers at full attention leaves some; all others have "
+            "the control's window."
         )
     return [" ".join(lines)]

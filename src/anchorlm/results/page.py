@@ -47,7 +47,8 @@ def _alike(groups: list[dict[str, Any]]) -> list[str]:
     for group in groups:
         names = ", ".join(f"`{name}`" for name in group["rows"])
         if len(group["rows"]) > 1 and group["same"]:
-            seen = f"the same {group['tokens']:,} tokens of text {group['text']} in the same order"
+            rows = ", rows generated in it included," if group["generated"] else ""
+            seen = f"the same {group['tokens']:,} tokens of text {group['text']}{rows} in the same order"
             lines.append(f"Trained on {seen}: {names}.")
         elif len(group["rows"]) > 1:
             lines.append(f"Not trained on the same tokens, so not to be compared: {names}.")
@@ -70,11 +71,17 @@ def _what(table: dict[str, Any], rows: list[dict[str, Any]]) -> list[str]:
         "State: bytes of one sequence at its fullest, keys and values in bfloat16, fast weights in float32; momentum, "
         f"buffers and sinks included. Beyond window: what of it, at {short(context)}, window and sinks alone lack. "
         "Trained: parameters of memory and LoRA. Tokens seen: in training, generated rows and the training of the row "
-        "it starts from included.",
+        f"it starts from included.{TRAINING_SPEED if timed else ''}",
         "",
         *markdown_table(lines, texts=2),
         "",
     ]
+
+
+TRAINING_SPEED = (
+    " Training tokens/s: over all steps of the row's own training, on the machine and beside the work that it had "
+    "then; a difference between rows may be one between these."
+)
 
 
 def _note(row: dict[str, Any]) -> str:

@@ -161,7 +161,8 @@ def _needles(table: Table, wording: str, cells: Cells) -> dict[str, Any]:
 
 
 def _alike(names: Sequence[str], known: Mapping[str, Known]) -> dict[str, Any]:
-    """Whether those of the rows that are known were trained on the same tokens in the same order, and on how many."""
+    """Whether those of the rows that are known were trained on the same tokens in the same order, on how many, and
+    whether rows that were generated in the text are among them."""
     records = {name: row.record for name in names if (row := known.get(name)) and row.record}
     trained = {name: record for name, record in records.items() if record.identity.data}
     one = next(iter(trained.values()), None)
@@ -170,6 +171,7 @@ def _alike(names: Sequence[str], known: Mapping[str, Known]) -> dict[str, Any]:
         "same": len({_read(record) for record in trained.values()}) == 1,
         "tokens": one and one.tokens,
         "text": one and one.identity.data and one.identity.data["texts"],
+        "generated": bool(one and one.identity.recipe and any(one.identity.recipe["data"]["mix"].values())),
     }
 
 
