@@ -13,6 +13,7 @@ from anchorlm.plan import ModelShape, Plan
 from anchorlm.reach import Reach
 from anchorlm.results import load_table, page, run_table, summary, table_names
 from anchorlm.results.archive import Known
+from anchorlm.results.measure import needles_in_window
 from anchorlm.results.plans import row_plans
 from anchorlm.results.records import Identity, Record
 from anchorlm.results.speed import ROUNDS, run_speed
@@ -136,6 +137,20 @@ def test_the_speed_of_training_is_no_figure_of_a_row(done, speed):
     text = page.markdown(result | {"rows": rows})
     warned = "a difference between rows may be one between these" in text
     assert ("| training tokens/s |" in text) == warned == bool(speed)
+
+
+@pytest.mark.parametrize("needles, lengths, window, near", [
+    (20, (1024, 2048), 128, {"1024": 102}),
+    (20, (1024, 2048), 64, {}),
+    (20, (1024, 2048), 256, {"1024": 102, "2048": 205}),
+    (2, (512,), 128, {}),  # at depths 0.3 and 0.7 alone
+])  # fmt: skip
+def test_needles_that_a_window_finds_are_named(done, needles, lengths, window, near):
+    table, _, result = done
+    asked = table.model_copy(update={"needles": needles, "lengths": lengths, "window": window})
+    assert needles_in_window(asked) == near
+    shown = result | {"table": asked.model_dump(mode="json"), "needles_in_window": near}
+    assert ("which finds them without a memory" in page.markdown(shown)) == bool(near)
 
 
 @pytest.mark.parametrize("enough, rounds", [(0.0, 1), (1e9, ROUNDS)])

@@ -132,6 +132,13 @@ def needle_texts(table: Table) -> int:
     return len(texts_of(*within_limit(EvalOptions.of(**_spread(table)))))
 
 
+def needles_in_window(table: Table) -> dict[str, int]:
+    """By length: some tokens between its deepest needle and the question, where that is within the window."""
+    depths, _ = within_limit(EvalOptions.of(**_spread(table)))
+    found = {str(length): round((1 - max(depths)) * length) for length in table.lengths}
+    return {length: tokens for length, tokens in found.items() if tokens < table.window}
+
+
 def needle_name(wording: str, length: int) -> str:
     return f"needles {wording} {length}"
 

@@ -162,11 +162,18 @@ def _needle_lines(result: dict[str, Any], wording: str) -> list[str]:
         "",
         f"{WORDINGS[wording]} A seven-digit number, one a prompt, spread over the depth of {count} pieces of the test "
         "text for each length; right answers of all, and the 95 % interval of their share (Wilson), as if needles in "
-        "one piece were independent. -: beyond the positions of the base, where some layer sees all.",
+        f"one piece were independent.{_in_window(result)} -: beyond the positions of the base, where some layer sees "
+        "all.",
         "",
         *markdown_table(lines),
         "",
     ]
+
+
+def _in_window(result: dict[str, Any]) -> str:
+    places = [f"of {short(n)} some {tokens} tokens" for n, tokens in result["needles_in_window"].items()]
+    window = f"before the question, within a window of {result['table']['window']}, which finds them without a memory."
+    return f" The deepest stand {', '.join(places)} {window}" if places else ""
 
 
 WORDINGS = {

@@ -12,7 +12,7 @@ from ..describe import bytes_at
 from ..eval.stats import bootstrap_share
 from ..plan import ModelShape, Plan
 from .archive import Known
-from .measure import GROUPS, RECALL, RULER, SPEED, needle_name, needle_texts
+from .measure import GROUPS, RECALL, RULER, SPEED, needle_name, needle_texts, needles_in_window
 from .plans import beyond_window
 from .records import Record
 from .rows import Built
@@ -39,6 +39,7 @@ def result(
         "table": table.model_dump(mode="json", exclude={"rows"}),
         "texts": dict(texts),
         "needle_texts": needle_texts(table),
+        "needles_in_window": needles_in_window(table),
         "gap": {text: _by_group(_whole, table, rows) for text, rows in gaps.items()},
         "alike": [_alike(names, known) for names in table.alike],
         "rows": [_row(table, row, built.get(row.name), shape, known.get(row.name), gaps) for row in table.rows],
