@@ -51,6 +51,14 @@ def test_a_row_is_set_against_another_by_document(done):
     assert f"{found['nats']:+.3f}" in line and "MB for 0.00 MB" in line
 
 
+def test_layers_that_keep_full_attention_are_counted():
+    row = {"note": "a method", "start": "base", "full_layers": 26 / 30}
+    assert page._note(row) == "a method; full attention in 87% of the layers"
+    assert page._note(row | {"full_layers": 1.0}) == page._note(row | {"full_layers": 0.0}) == "a method"
+    named = row | {"note": "full attention in layers 1 and 2"}
+    assert page._note(named) == named["note"]
+
+
 def test_a_row_alone_is_not_set_against_what_is_not_there(home, done, tmp_path):
     table, _, _ = done
     result = run_table(table, job(home, tmp_path, train=(), rows=("narrow",)), say=silent)

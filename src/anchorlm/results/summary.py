@@ -11,6 +11,7 @@ import numpy as np
 from ..describe import bytes_at
 from ..eval.stats import bootstrap_share
 from ..plan import ModelShape, Plan
+from ..reach import Reach
 from .archive import Known
 from .measure import GROUPS, RECALL, RULER, SPEED, needle_name, needle_texts, needles_in_window
 from .plans import beyond_window
@@ -69,6 +70,7 @@ def _row(
         **facts,
         "plan": built.plan.to_dict(),
         "control": _control(built.plan, row),
+        "full_layers": sum(reach == Reach() for reach in built.plan.layers) / len(built.plan.layers),
         "state_bytes": {str(n): bytes_at(built.plan, shape, n) for n in (table.context, FAR)},
         "beyond_window": beyond_window(built.plan, table, shape),
         "trained_parameters": record.trained_parameters if record else None,
