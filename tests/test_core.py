@@ -4,8 +4,9 @@ import os
 
 import pytest
 import torch
+import yaml
 
-from anchorlm.core import UserError, atomic_dir, atomic_file, occupied, pick_dtype, suggest, sweep
+from anchorlm.core import UserError, alone, atomic_dir, atomic_file, occupied, pick_dtype, read_yaml, suggest, sweep
 
 
 @pytest.mark.parametrize("mask", [0o022, 0o077])
@@ -96,3 +97,39 @@ def test_what_a_kill_left_of_a_file_goes_and_nothing_else(tmp_path):
     found = {item.name for item in tmp_path.iterdir()}
     assert found == {*others, ".config.yaml.isnewnow", ".config.yaml.afolder1"}
     sweep(tmp_path / "none" / "config.yaml")
+
+
+def test_a_file_that_is_written_again_takes_with_it_what_kills_left(tmp_path):
+    for name in (".a.json.lxuenuru", ".b.json.lxuenuru"):
+        (tmp_path / name).write_text("half")
+        os.utime(tmp_path / name, (1, 1))
+    with atomic_file(tmp_path / "a.json") as file:
+        file.write("whole")
+    assert sorted(item.name for item in tmp_path.iterdir()) == [".b.json.lxuenuru", "a.json"]
+
+
+def test_one_process_at_a_time_holds_a_folder(tmp_path):
+    folder = tmp_path / "new" / "run"
+    with alone(folder):
+        with pytest.raises(UserError, match=f"output {folder} is being written by another run"), alone(folder):
+            pytest.fail("held twice")
+        with alone(tmp_path / "new" / "other"):
+            pass
+        assert folder.is_dir()
+    assert [*tmp_path.iterdir()] == [], "it was empty, so nothing stays of it"
+    with alone(folder):
+        (folder / "a").touch()
+    with alone(folder):
+        pass
+    assert (folder / "a").exists()
+
+
+@pytest.mark.parametrize("text", ["a: 1\na: 1", "r: [{n: 1, n: 2}]", "{a: {}, 'a': {}}", "? 1\n: x\n1: y"])
+def test_a_key_that_stands_twice_is_no_yaml(text):
+    with pytest.raises(yaml.YAMLError, match="stands twice"):
+        read_yaml(text)
+
+
+def test_keys_of_other_mappings_may_be_the_same():
+    text = "d: &x {e: 1}\nf: &y {<<: *x, e: 2}\ng: {<<: *y, e: 3}\n1: a\n'1': b"
+    assert read_yaml(text) == {"d": {"e": 1}, "f": {"e": 2}, "g": {"e": 3}, 1: "a", "1": "b"}

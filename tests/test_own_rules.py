@@ -236,3 +236,42 @@ def test_what_a_file_prints_is_no_result(leaky, base_folder, capsys):
 
 def test_a_file_that_is_named_twice_is_checked_once(leaky, capsys):
     assert load_rules(leaky, leaky) == ["leaky"]
+
+
+SAYS = {
+    "in its options": "        positive(",
+    "in its bytes": '        return {"fast weights"',
+    "when it is made": "        self.options, self.dim",
+    "in start": '        return {"s": self.raw_keep.new_zeros',
+    "in write": "        keep = torch.sigmoid",
+    "in read": "        return Partial(",
+}
+TEXT = ["--data", "{tmp}/text.txt", "--context", "64"]
+VERBS = [
+    ("convert", "{base}", "--set", "rule=leaky", "--set", "window=12", "-o", "{tmp}/other"),
+    ("info", "{tmp}/hybrid"),
+    ("eval", "{tmp}/hybrid", *TEXT, "--limit", "2"),
+    ("train", "{tmp}/hybrid", "--dry-run"),
+    ("analyze", "{tmp}/hybrid", *TEXT, "--what", "similarity", "--documents", "2"),
+    ("generate", "{tmp}/hybrid", "--prompt", "Who is the hero?", "--max-new-tokens", "2"),
+]
+
+
+def test_what_a_rule_prints_does_not_reach_the_results(leaky, base_folder, tmp_path, capsys):
+    source = SOURCE
+    for how, line in SAYS.items():
+        assert source.count(line) == 1, how
+        source = source.replace(line, f"        print('said {how}')\n{line}")
+    leaky.write_text(source)
+    (tmp_path / "text.txt").write_text("some words " * 60)
+    places = {"base": base_folder, "tmp": tmp_path}
+    made = ["--rules", leaky, "--set", "rule=leaky", "--set", "window=12", "-o", tmp_path / "hybrid"]
+    assert call("convert", base_folder, *made) == 0
+    assert "said" not in capsys.readouterr().out
+    heard = ""
+    for verb in VERBS:
+        assert call(*[part.format(**places) for part in verb], "--rules", leaky, "--json") == 0, verb
+        shown = capsys.readouterr()
+        assert isinstance(json.loads(shown.out), dict), verb
+        heard += shown.err
+    assert all(f"said {how}" in heard for how in SAYS)

@@ -70,6 +70,9 @@ def test_unknown_recipe_and_damaged_file(tmp_path):
     path.write_text("a: [1")
     with pytest.raises(UserError, match="not valid YAML"):
         load_recipe(path)
+    path.write_text("seed: 1\nseed: 2")
+    with pytest.raises(UserError, match="bad.yaml is not valid YAML: key 'seed' stands twice"):
+        load_recipe(path)
     path.write_text("- 1")
     with pytest.raises(UserError, match="keys and values"):
         load_recipe(path)

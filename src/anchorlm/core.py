@@ -10,12 +10,14 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import psutil
 import torch
+import yaml
 
 
 class UserError(ValueError):
@@ -27,6 +29,23 @@ def suggest(value: str, allowed: Iterable[str]) -> str:
     names = sorted(str(name) for name in allowed)
     close = difflib.get_close_matches(str(value), names, n=1, cutoff=0.6)
     return f"did you mean '{close[0]}'?" if close else f"allowed: {', '.join(names) or 'none'}"
+
+
+class _Keys(yaml.SafeLoader):
+    """YAML in which each key of a mapping stands once; PyYAML takes the last and says nothing."""
+
+    def compose_mapping_node(self, anchor: Any) -> Any:
+        node, said = super().compose_mapping_node(anchor), set()
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            if (key.tag, key.value) in said:
+                raise yaml.MarkedYAMLError(problem=f"key {key.value!r} stands twice", problem_mark=key.start_mark)
+            said.add((key.tag, key.value))
+        return node
+
+
+def read_yaml(text: str) -> Any:
+    """Plain data of a YAML text. Raises YAMLError, and ValueError for an impossible date."""
+    return yaml.load(text, _Keys)
 
 
 LARGEST = 2**31 - 1  # of any size that is set: tokens, steps, widths
@@ -56,7 +75,10 @@ def quantity(text: str | int, units: Mapping[str, int]) -> int | None:
 
 @contextmanager
 def atomic_file(path: str | Path, mode: str = "w") -> Iterator:
-    """Open a temporary neighbour of `path`; it takes the name `path` only when the block ends without an error."""
+    """Open a temporary neighbour of `path`; it takes the name `path` only when the block ends without an error.
+
+    What earlier programs that were killed left of the same file is removed then.
+    """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
@@ -70,6 +92,41 @@ def atomic_file(path: str | Path, mode: str = "w") -> Iterator:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+    sweep(path)
+
+
+@contextmanager
+def alone(folder: str | Path) -> Iterator[None]:
+    """Hold `folder`, which is made where it is missing, for this process while the block runs.
+
+    A folder that was made and stays empty is removed. Raises UserError while another process holds it; a process that
+    is killed holds nothing.
+    """
+    check_folder(folder)
+    folder = Path(folder)
+    made = [place for place in (folder, *folder.parents) if not place.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        _hold(handle, folder)
+        yield
+    finally:
+        os.close(handle)
+        for place in made:
+            with suppress(OSError):
+                place.rmdir()
+
+
+def _hold(handle: int, folder: Path) -> None:
+    """Lock the folder itself, so that no file is left of it; where folders cannot be locked, nobody is kept out."""
+    try:
+        import fcntl
+
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise UserError(f"output {folder} is being written by another run; wait for it, or name another") from None
+    except (ImportError, OSError):
+        pass
 
 
 LEFT = re.compile(r"\..+\.[a-z0-9_]{8}")  # the temporary neighbour of a file, as a kill leaves it

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from .core import UserError, no_file, suggest
+from .core import UserError, no_file, read_yaml, suggest
 from .plan import ModelShape, Plan, Reach, Slot
 from .rules import RULES, RuleOptions, one_of, whole
 
@@ -273,7 +273,7 @@ def load_plan(name: str | Path, shape: ModelShape, overrides: Mapping[str, Any] 
         kind = no_file(path, "no such file") if path.suffix in (".yaml", ".yml") else "neither a file nor a preset"
         raise UserError(f"plan {str(name)!r}: {kind}; {suggest(str(name), PRESETS)}")
     try:
-        stored = yaml.safe_load(path.read_text(encoding="utf-8"))
+        stored = read_yaml(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, ValueError) as error:  # an impossible date is a ValueError
         raise UserError(f"plan {path} is not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(stored, Mapping):

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar, get_args
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
-from .core import LARGEST, MANY, UserError, suggest
+from .core import LARGEST, MANY, UserError, read_yaml, suggest
 
 
 def once(value: Any) -> Any:
@@ -220,7 +220,7 @@ def _read_recipe(name: str | Path) -> dict:
 def parse_yaml(text: str, what: str) -> dict:
     """Keys and values of a YAML text; `what` names it in the UserError when it is none."""
     try:
-        data = yaml.safe_load(text)
+        data = read_yaml(text)
     except (yaml.YAMLError, ValueError) as error:  # an impossible date is a ValueError
         raise UserError(f"{what} is not valid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(data, dict):
@@ -239,7 +239,7 @@ def apply_override(
     if not equals or not key.strip():
         raise UserError(f"override {override!r} must look like {example}")
     try:
-        value = yaml.safe_load(text)
+        value = read_yaml(text)
     except (yaml.YAMLError, ValueError):  # an impossible date is a ValueError
         raise UserError(f"override {override!r}: the value is not valid YAML") from None
     *groups, last = key.strip().split(".")
@@ -261,6 +261,8 @@ def _explain(kind: type[Strict], error: Any, what: str) -> str:
         return f"{what} key {dotted!r} is missing"
     if error["type"] == "value_error":
         return f"{what} {dotted}: {error['ctx']['error']}"
+    if error["type"] == "too_short":
+        return f"{what} {dotted} is empty; give at least {error['ctx']['min_length']}"
     if error["type"] in ("tuple_type", "list_type"):
         return f"{what} {dotted} = {error['input']!r}: give a list, as [a, b]"
     return f"{what} {dotted} = {error['input']!r}: {error['msg'][0].lower()}{error['msg'][1:]}"

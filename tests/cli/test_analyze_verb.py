@@ -63,6 +63,10 @@ MISTAKES = [
     (("--what", "readmaps", "--context", "64"), "context has no meaning for readmaps"),
     (("--what", "cost", "--set", "control=false"), "control has no meaning for cost"),
     (("--what", "ablation", "--data", "{text}", "--context", "40", "--set", "kept=[4]"), "has no slot of exact tokens"),
+    (
+        ("--what", "similarity,knockout", "--data", "{text}", "--context", "64"),
+        "a fact in each of 4 ranges of distance, the first up to 8, has no room with its question",
+    ),
     (("--what", "cost", "--set", "contxt=4"), "did you mean 'context'"),
     (("--what", "cost", "--data", "{text}"), "leave it out"),
 ]
@@ -119,3 +123,14 @@ def test_a_report_needs_a_run(call, tmp_path):
     assert code == 2 and "none does not exist" in error
     code, _, error = call("report", tmp_path, "-o", tmp_path)
     assert code == 2 and "is a folder" in error
+
+
+def test_a_size_that_one_analysis_can_use_is_no_mistake_of_the_other(call, folder, text):
+    """Choosers keep so many tokens; the ablation of a model without kept tokens has no such axis."""
+    few = ["--set", "kept=[4]", "--set", "windows=[8]", "--set", "chunks=[8]", "--layers", 1]
+    given = ["--data", text, "--context", 40, "--documents", 2, *few, "--json"]
+    code, shown, error = call("analyze", folder, "--what", "choosers,ablation", *given)
+    assert code == 0, error
+    found = json.loads(shown)
+    assert {row["kept"] for row in found["choosers"]["rows"]} == {0, 4}
+    assert {row["sizes"]["kept"] for row in found["ablation"]["grid"]} == {None}

@@ -78,6 +78,13 @@ def test_a_file_that_no_run_wrote_is_left_alone(ask, tmp_path, arguments, files)
             assert [*out.iterdir()] == [place] and place.read_bytes() == content.encode("latin-1")
 
 
+@pytest.mark.parametrize("arguments, files", RESULTS, ids=named(arguments for arguments, _ in RESULTS))
+def test_a_folder_in_the_place_of_a_result_is_told_before_anything_is_opened(ask, tmp_path, arguments, files):
+    for number, name in enumerate(files):
+        (tmp_path / f"out{number}" / name).mkdir(parents=True)
+        assert str(tmp_path / f"out{number}" / name) in ask(arguments, "-o", tmp_path / f"out{number}")
+
+
 @pytest.mark.parametrize("arguments", [row for row, _ in RESULTS], ids=named(row for row, _ in RESULTS))
 def test_results_are_not_put_into_the_folder_of_a_model(ask, base_folder, folder, tmp_path, arguments):
     (tmp_path / "begun" / "checkpoints").mkdir(parents=True)

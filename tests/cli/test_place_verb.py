@@ -58,6 +58,12 @@ def test_single_heads_on_the_command_line(place, call, place_folder, tmp_path):
     assert code == 2 and error.strip().endswith("keep 'head' is unknown; did you mean 'heads'?")
 
 
+@pytest.mark.parametrize("keep", ["mixed,slots", "heads,mixed", "mixed,mixed"])
+def test_a_short_name_stands_alone(place, keep):
+    code, _, error = place("--keep", keep)
+    assert code == 2 and error.strip().endswith(f"--keep '{keep}': mixed stands for full,slots and is named alone")
+
+
 @pytest.mark.parametrize("seconds, text", [(0, "0:00"), (65.4, "1:05"), (3725, "1:02:05")])
 def test_time_left(seconds, text):
     assert clock(seconds) == text

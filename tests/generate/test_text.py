@@ -77,6 +77,10 @@ def test_at_most_one_bos(bos):
     "options, line",
     [
         ({"max_new_tokens": -1}, "max-new-tokens is -1"),
+        ({"max_new_tokens": 1_000_001}, "max-new-tokens is 1000001; it must be a whole number of at most 1,000,000"),
+        ({"block": 2**31}, "block is 2147483648; it must be a whole number of at most"),
+        ({"limit": 2**31}, "limit is 2147483648"),
+        ({"every": 2**31}, "figures-every is 2147483648"),
         ({"temperature": -1.0}, "temperature is -1"),
         ({"top_p": 0.0}, "top-p is 0"),
         ({"top_p": 1.5}, "top-p is 1.5"),

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import math
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -203,6 +204,58 @@ def test_a_damaged_record_is_one_line(home, bare, content, expected):
     with pytest.raises(UserError, match=f"gates.json.*{expected}") as error:
         run_table(table_of(home), job(home, bare), say=silent)
     assert "\n" not in str(error.value)
+
+
+FAULTS = {
+    "no figure": lambda value: {},
+    "a list": lambda value: [1],
+    "no n": lambda value: {k: v for k, v in value.items() if k != "n"},
+    "n in words": lambda value: value | {"n": "many"},
+    "no value": lambda value: {k: v for k, v in value.items() if k != "value"},
+    "nothing said": lambda value: value | {"value": None},
+    "value in words": lambda value: value | {"value": "good"},
+    "not a number": lambda value: value | {"value": math.nan},
+    "half an interval": lambda value: value | {"interval": [1]},
+    "no groups": lambda value: value | {"groups": {}},
+    "groups in a list": lambda value: value | {"groups": []},
+    "documents without groups": lambda value: value | {"documents": [{}] * 4},
+    "too few documents": lambda value: value | {"documents": [{"all": [1, 1], "cross_window": [1, 1]}]},
+    "measured nowhere": lambda value: value | {"environment": {}},
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_damaged_figure_is_never_shown(home, done, tmp_path, fault):
+    """A record is refused by name; what is kept of a measurement is measured again."""
+    shutil.copytree(done[0], tmp_path / "out")
+    path = tmp_path / "out" / "records" / "swa.json"
+    stored = json.loads(path.read_text())
+    stored["figures"][0]["value"] = FAULTS[fault](stored["figures"][0]["value"])
+    if fault == "measured nowhere":
+        stored["environments"] = [{}] * len(stored["environments"])
+    path.write_text(json.dumps(stored))
+    with pytest.raises(UserError, match="swa.json is damaged; remove it"):
+        run_table(table_of(home), job(home, tmp_path / "out"), say=silent)
+    path.unlink()
+    for part in (tmp_path / "out" / "parts").iterdir():
+        kept = json.loads(part.read_text())
+        if kept["key"].get("table") == "perplexity":
+            part.write_text(json.dumps(kept | {"value": FAULTS[fault](kept["value"])}))
+    again = run_table(table_of(home), job(home, tmp_path / "out", rows=("swa",)), say=silent)
+    assert by_name(again)["swa"]["texts"] == by_name(done[1])["swa"]["texts"]
+
+
+@pytest.mark.parametrize("name, content, expected", [
+    ("run.json", "{}", "run.json is damaged"),
+    ("run.json", '{"data": {"texts": 1}, "training": []}', "run.json is damaged"),
+    ("memory.safetensors", "", "memory.safetensors is damaged"),
+    ("memory.safetensors", "12345678" * 9, "memory.safetensors is damaged"),
+])  # fmt: skip
+def test_a_damaged_file_of_a_trained_row_is_named(home, done, tmp_path, name, content, expected):
+    shutil.copytree(done[0], tmp_path / "out")
+    (tmp_path / "out" / "rows" / "gates" / name).write_text(content)
+    with pytest.raises(UserError, match=expected):
+        run_table(table_of(home), job(home, tmp_path / "out"), say=silent)
 
 
 @pytest.mark.parametrize("folder, expected", [("none", "is no folder"), ("base", "holds no record")])

@@ -1,5 +1,8 @@
 """What only some tables have: rows set against each other, and RULER by task."""
 
+import json
+import re
+
 import numpy as np
 import pytest
 
@@ -64,6 +67,27 @@ def test_a_row_alone_is_not_set_against_what_is_not_there(home, done, tmp_path):
     result = run_table(table, job(home, tmp_path, train=(), rows=("narrow",)), say=silent)
     text = page.markdown(result)
     assert "## Side by side" not in text and "| narrow |" in text and "- `swa`:" in text
+
+
+def test_a_text_without_cross_window_tokens_has_no_figure_for_them(home, tmp_path):
+    """The whole piece lies in the window: no share, no difference, and JSON that any reader takes."""
+    gap = {"control": "swa", "teacher": "teacher", "groups": ["cross_window", "all"]}
+    data = {**TABLE, "base": str(home / "base"), "rows": ROWS, "gap": gap, "lengths": [], "context": 7}
+    result = run_table(read_table(data, "t"), job(home, tmp_path, train=(), validation=()), say=silent)
+    assert json.loads((tmp_path / "results.json").read_text(), parse_constant=pytest.fail)
+    assert by_name(result)["narrow"]["paired"]["test"]["cross_window"] is None
+    text = page.markdown(result)
+    assert "nan" not in text and "no cross-window token is there to state it for" in text
+
+
+@pytest.mark.parametrize("note", ["a | b", "first\nsecond", "folded text\n", " |\n\n| "])
+def test_a_note_ends_no_cell_of_the_page(done, note):
+    _, _, result = done
+    rows = [{**row, "note": note} for row in result["rows"]]
+    lines = page.markdown({**result, "rows": rows}).splitlines()
+    (line,) = (line for line in lines[lines.index(next(x for x in lines if x.startswith("| row | what"))) :][:5]
+               if line.startswith("| swa |"))  # fmt: skip
+    assert len(re.findall(r"(?<!\\)\|", line)) == 8 and " ".join(note.split()).replace("|", "\\|") in line
 
 
 def test_nothing_is_said_of_a_row_that_is_not_measured(done):

@@ -22,6 +22,9 @@ from anchorlm.core import UserError
 from anchorlm.plan import ModelShape
 from anchorlm.results.plans import plan_from
 from anchorlm.settings import load_recipe, recipe_names
+
+
+from anchorlm.core import UserError, alone
 from anchorlm.train import train
 from anchorlm.train.checkpoint import checkpoints
 from anchorlm.train.folder import check_identity
@@ -243,3 +246,9 @@ def test_resume_never_and_a_wrong_path(straight):
         go(straight, resume="never")
     with pytest.raises(UserError, match="not a checkpoint"):
         go(straight, resume="step-3")
+
+
+def test_two_runs_do_not_write_one_folder(tmp_path):
+    with alone(tmp_path / "run"), pytest.raises(UserError, match="is being written by another run; wait for it"):
+        go(tmp_path / "run")
+    assert not (tmp_path / "run").exists()

@@ -71,6 +71,8 @@ class Need:
     def check(self) -> Need:
         """Raise UserError for an unknown kind and for a budget that holds no state."""
         for part in self.keeps:
+            if part in SHORT:
+                raise UserError(f"--keep {self.keep!r}: {part} stands for {SHORT[part]} and is named alone")
             if part not in KEEPS:
                 raise UserError(f"--keep {part!r} is unknown; {suggest(part, (*KEEPS, *SHORT))}")
         if len(set(self.keeps)) < len(self.keeps):

@@ -37,7 +37,7 @@ def read_knocked(path: str | Path, depth: int) -> Score:
         raise UserError(
             f"--knockout {path} does not exist; `anchorlm analyze DIR --what knockout -o RUN` writes it"
         ) from None
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         raise UserError(f"--knockout {path} is not the result of `anchorlm analyze DIR --what knockout`") from None
     if beyond := [layer for layer in scores if layer not in range(depth)]:
         raise UserError(f"--knockout {path} names layer {beyond[0]}; the base has layers 0 to {depth - 1}")

@@ -51,12 +51,12 @@ def generate(
     if not (text + prompt).strip():
         raise UserError("the input is empty; give --prompt or --file")
     model, tokenizer = load(source, dtype, options.check_device(device), base=base, any_base=any_base)
-    streaming = not json and (sys.stdout.isatty() if stream is None else stream)
+    streaming = not json and (show.stdout().isatty() if stream is None else stream)
     with show.Progress("reading") as progress:
 
         def write(piece: str) -> None:
             progress.close()
-            print(piece, end="", flush=True)
+            print(piece, end="", file=show.stdout(), flush=True)
 
         def figures(point: Point) -> None:
             progress.close()
@@ -68,7 +68,7 @@ def generate(
         )  # fmt: skip
     if json:
         return show.emit(result.to_dict())
-    print("" if streaming else result.text, flush=True)
+    show.line("" if streaming else result.text)
     _figures(result)
 
 

@@ -52,6 +52,12 @@ class Verb(TyperCommand):
     An empty name of a file or a folder is refused: as a path it would be the folder one is in.
     """
 
+    def invoke(self, ctx: Any) -> Any:
+        from .show import apart
+
+        with apart():
+            return super().invoke(ctx)
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         from ..core import UserError
 

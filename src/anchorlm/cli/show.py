@@ -6,14 +6,33 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
+from typing import Any, TextIO
+
+_results: list[TextIO] = []  # the stdout of the verb that runs
+
+
+@contextmanager
+def apart() -> Iterator[None]:
+    """Leave stdout to this module while a verb runs: what any other code prints, such as a rule of the user's own,
+    would spoil the results there, and goes to stderr."""
+    _results.append(sys.stdout)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        _results.pop()
+
+
+def stdout() -> TextIO:
+    """Where results go."""
+    return _results[-1] if _results else sys.stdout
 
 
 def emit(values: Mapping[str, Any]) -> None:
     """One JSON object on stdout."""
-    sys.stdout.write(json.dumps(values, indent=2, default=_plain, ensure_ascii=False) + "\n")
-    sys.stdout.flush()
+    line(json.dumps(values, indent=2, default=_plain, ensure_ascii=False))
 
 
 def _plain(value: Any) -> Any:
@@ -22,7 +41,7 @@ def _plain(value: Any) -> Any:
 
 def line(text: str = "", *, quiet: bool = False) -> None:
     """One line on stdout; with `quiet` (a verb that prints JSON) on stderr."""
-    print(text, file=sys.stderr if quiet else sys.stdout, flush=True)
+    print(text, file=sys.stderr if quiet else stdout(), flush=True)
 
 
 def note(text: str) -> None:
@@ -61,7 +80,7 @@ def table(rows: Sequence[Mapping[str, Any]], title: str = "", right: Sequence[st
         shown.add_column(name, justify="right" if name in right else "left", overflow="fold")
     for row in rows:
         shown.add_row(*[cell(row.get(name)) for name in names])
-    Console(file=sys.stdout, width=None if sys.stdout.isatty() else 160).print(shown)
+    Console(file=stdout(), width=None if stdout().isatty() else 160).print(shown)
 
 
 def _box() -> Any:

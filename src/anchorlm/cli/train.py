@@ -56,7 +56,7 @@ def train(
     model, tokenizer = load(source, dtype, device, base=base, any_base=any_base)
     result = run(
         model, tokenizer, chosen, data, out, resume=resume, dry_run=dry_run, eval_data=eval_data or None,
-        console=Console(stderr=json),
+        console=Console(stderr=True) if json else Console(file=show.stdout()),
     )  # fmt: skip
     if json and options.first_process():
         show.emit(

@@ -39,6 +39,9 @@ def check_ours(path: Path, kind: str, *pages: str) -> None:
 
     path: the result, a JSON file of that kind; pages: suffixes of the pages beside it, which are ours where it is.
     """
+    for written in (path, *map(path.with_suffix, pages)):
+        if written.is_dir():
+            raise UserError(f"{written} is a folder, where a run writes a file; name another folder")
     if path.exists():
         if _kind(path) != kind:
             raise UserError(f"{path} is not the result of a run ({kind}); name another folder")
@@ -51,7 +54,7 @@ def check_ours(path: Path, kind: str, *pages: str) -> None:
 def _kind(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))["kind"]
-    except (OSError, ValueError, LookupError, TypeError):
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return None
 
 

@@ -55,7 +55,7 @@ class Parts:
 def _read(path: Path) -> dict[str, Any] | None:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # a damaged part is measured again
+    except (OSError, ValueError, RecursionError):  # a damaged part is measured again
         return None
     return found if isinstance(found, dict) and "value" in found else None
 

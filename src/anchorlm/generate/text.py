@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core import UserError
+from ..core import LARGEST, MANY, UserError, not_whole
 from ..reading import cache_bytes, device_of
 from .sampling import Sampler
 from .stops import TextStream
@@ -40,13 +40,14 @@ class Options:
     every: int = 0
 
     def check(self) -> Options:
-        _at_least("max-new-tokens", self.max_new_tokens, 0)
-        _at_least("temperature", self.temperature, 0)
+        _whole("max-new-tokens", self.max_new_tokens, 0, MANY)
+        _whole("block", self.block, 1)
+        _whole("limit", 1 if self.limit is None else self.limit, 1)
+        _whole("figures-every", self.every, 0)
+        if self.temperature < 0:
+            raise UserError(f"--temperature is {self.temperature}; it must be at least 0")
         if not math.isfinite(self.temperature):
             raise UserError(f"--temperature is {self.temperature}; it must be a finite number")
-        _at_least("block", self.block, 1)
-        _at_least("limit", 1 if self.limit is None else self.limit, 1)
-        _at_least("figures-every", self.every, 0)
         if not 0 < self.top_p <= 1:
             raise UserError(f"--top-p is {self.top_p}; it must be above 0 and at most 1")
         if any(not stop for stop in self.stop):
@@ -54,9 +55,9 @@ class Options:
         return self
 
 
-def _at_least(name: str, value: float, least: float) -> None:
-    if value < least:
-        raise UserError(f"--{name} is {value}; it must be at least {least}")
+def _whole(name: str, value: int, least: int, most: int = LARGEST) -> None:
+    if needed := not_whole(value, least, most):
+        raise UserError(f"--{name} is {value}; it must be {needed}")
 
 
 @dataclass(frozen=True)

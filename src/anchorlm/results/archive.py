@@ -12,6 +12,7 @@ from ..core import UserError
 from ..data import TokenStore
 from ..environment import environment
 from ..eval.parts import Parts
+from .figures import is_figure, is_place
 from .measure import Cell, slim
 from .records import Figure, Record, difference, identity, key_of, read_record, write_record
 from .rows import Built
@@ -70,12 +71,18 @@ class Archive:
 
     def _measured(self, digest: str) -> list[Figure]:
         """Figures kept in parts; those of earlier versions were kept without their environment."""
-        found = [(cell, self.parts.find(cell.key_of(digest))) for cell in self.cells]
+        found = [(cell, self.part(cell, digest)) for cell in self.cells]
         return [
             Figure(key=key_of(cell), value=slim(value), environment=value.get("environment", self.environment))
             for cell, value in found
             if value is not None
         ]
+
+    def part(self, cell: Cell, digest: str) -> dict[str, Any] | None:
+        """The kept figure of weights with this digest; None when it was never measured, or is damaged."""
+        value = self.parts.find(cell.key_of(digest))
+        whole = is_figure(value) and is_place(value.get("environment", self.environment))
+        return value if whole else None
 
     def _tokens(self, row: Built) -> int | None:
         """Tokens seen in training, those of the rows it starts from included; None when their record is lost."""

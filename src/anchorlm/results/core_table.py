@@ -280,5 +280,10 @@ def _pieces(result: dict[str, Any]) -> int:
 
 def markdown_table(lines: list[list[str]], texts: int = 1) -> list[str]:
     """Lines of Markdown of a table whose first line is the heads; all columns but the first `texts` hold figures."""
-    heads, *rows = [f"| {' | '.join(line)} |" for line in lines]
+    heads, *rows = [f"| {' | '.join(map(_one_line, line))} |" for line in lines]
     return [heads, "|---" * texts + "|---:" * (len(lines[0]) - texts) + "|", *rows]
+
+
+def _one_line(cell: str) -> str:
+    """A cell that neither a line break nor a bar of its own ends early."""
+    return " ".join(cell.split()).replace("|", "\\|")

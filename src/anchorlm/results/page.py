@@ -18,7 +18,7 @@ def markdown(result: dict[str, Any]) -> str:
     rows = [row for row in every if row["texts"] or any(row["needles"].values()) or row.get(SPEED)] or every
     result = result | {"rows": rows}
     parts = [
-        f"# {table['title']}",
+        f"# {' '.join(table['title'].split())}",
         "",
         f"Base {table['base']}; window {table['window']} with {table['sinks']} sinks wherever a row says nothing else; "
         f"context {table['context']:,} tokens.",
@@ -124,6 +124,8 @@ def _gap_line(table: dict[str, Any], gap: Mapping[str, Any]) -> str:
     if any(whole is None for whole in gap.values()):
         tokens = " and ".join(GAP_TOKENS[group] for group in gap)
         return f"Gap closed: the share of the nats per {tokens} {names}; not both are measured yet."
+    if none := [GAP_TOKENS[group] for group, whole in gap.items() if whole["nats"] is None]:
+        return f"Gap closed: the share of the nats {names}; no {' and no '.join(none)} is there to state it for."
     parts = [f"the {_nats(whole)} per {GAP_TOKENS[group]}" for group, whole in gap.items()]
     return f"Gap closed: the share of {' and of '.join(parts)} {names}."
 

@@ -15,6 +15,7 @@ from ..eval.parts import FORMAT
 from ..plan import Plan
 from ..settings import Strict, checked
 from ..train.folder import first_change, identity_of
+from .figures import is_figure, is_place
 from .measure import Cell
 from .rows import Built
 
@@ -97,8 +98,11 @@ def read_record(path: Path) -> Record:
         environments = data.pop("environments")
         for figure in data["figures"]:
             figure["environment"] = environments[figure["environment"]]
-    except (OSError, ValueError, TypeError, LookupError, AttributeError):
-        raise UserError(f"record {path} is damaged; remove it") from None
+        whole = all(is_figure(figure["value"]) and is_place(figure["environment"]) for figure in data["figures"])
+    except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError):
+        whole = False
+    if not whole:
+        raise UserError(f"record {path} is damaged; remove it")
     return checked(Record, data, f"record {path}")
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ..convert import adapters, files
 from ..convert.attach import convert
@@ -22,6 +23,8 @@ from ..train.checkpoint import newest_complete, read_position
 from ..train.folder import check_identity, identity_of, started_with
 from ..train.sinks import read_metrics
 from .table import BASE, Row, Table
+
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
@@ -113,17 +116,29 @@ class Built:
 
     def trained_parameters(self) -> int:
         """Memory and LoRA parameters of the trained folder; 0 for a row as converted."""
-        headers = [read_header(path)[0] for path in (_weights(self.folder) if self.recipe else ())]
+        paths = _weights(self.folder) if self.recipe else ()
+        for path in paths:
+            files.check_tensors(path)
+        headers = [read_header(path)[0] for path in paths]
         return sum(math.prod(entry["shape"]) for header in headers for entry in header.values())
 
     def trained_on(self) -> dict[str, str]:
         """Hashes of the text and the tokenizer of this row's own training."""
-        data = files.read_json(self.folder / files.RUN)["data"]
-        return {name: data[name] for name in ("texts", "tokenizer")}
+        return self._ran(lambda run: {name: str(run["data"][name]) for name in ("texts", "tokenizer")})
 
     def tokens(self) -> int:
         """Tokens seen in this row's own training."""
-        return files.read_json(self.folder / files.RUN)["training"]["tokens"] if self.recipe else 0
+        return self._ran(lambda run: int(run["training"]["tokens"])) if self.recipe else 0
+
+    def _ran(self, read: Callable[[dict[str, Any]], Found]) -> Found:
+        """What `read` finds in the record of the row's training. Raises UserError where that is damaged."""
+        path = self.folder / files.RUN
+        try:
+            return read(files.read_json(path))
+        except (LookupError, TypeError, ValueError) as error:
+            if isinstance(error, UserError):
+                raise
+            raise UserError(f"{path} is damaged; remove {self.folder} to train the row again") from None
 
     def training_speed(self) -> float | None:
         """Tokens a second over all steps of this row's own training; None without a record of them."""

@@ -235,6 +235,7 @@ def _measure(row: Built, run: Run, progress: Progress | None, say: Callable[[str
             found = cell.measure(row.row.name, opened[0], run.tokenizer, archive.parts, progress)
             return found | {"environment": archive.environment}
 
+        archive.parts.path(cell.key_of(digest)).unlink(missing_ok=True)  # damaged, or it would not be measured
         archive.parts.run(cell.key_of(digest), compute)
         run.write()
     opened.clear()

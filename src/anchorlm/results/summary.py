@@ -118,9 +118,9 @@ def _measured(rows: Mapping[str, Any], *names: str) -> list[Any] | None:
 
 
 def _whole(table: Table, group: str, rows: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Nats per target between the two rows of the gap; None until both are measured."""
+    """Nats per target between the two rows of the gap, None where the text has none; None until both are measured."""
     cells = table.gap and _measured(rows, table.gap.control, table.gap.teacher)
-    return _above(cells, group, table.seed) if cells else None
+    return (_above(cells, group, table.seed) or {"nats": None, "interval": None}) if cells else None
 
 
 def _paired(table: Table, row: Row, rows: Mapping[str, Any]) -> dict[str, Any]:
@@ -129,9 +129,11 @@ def _paired(table: Table, row: Row, rows: Mapping[str, Any]) -> dict[str, Any]:
     return {group: _above(cells, group, table.seed) if cells else None for group in GROUPS}
 
 
-def _above(cells: Sequence[Any], group: str, seed: int) -> dict[str, Any]:
-    """The first cell's nats per target above the second's."""
+def _above(cells: Sequence[Any], group: str, seed: int) -> dict[str, Any] | None:
+    """The first cell's nats per target above the second's; None without targets."""
     nats, counts = _sums(cells[0], group) - _sums(cells[1], group), _sums(cells[0], group, 1)
+    if not counts.any():
+        return None
     return {"nats": float(nats.sum() / counts.sum()), "interval": bootstrap_share(nats, counts, seed)}
 
 

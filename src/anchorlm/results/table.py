@@ -189,8 +189,12 @@ def _check(table: Table) -> None:
         seen[row.name] = row
     for part in ("control", "teacher") if table.gap else ():
         table.row(getattr(table.gap, part), f"gap.{part}")
+    if table.gap and table.gap.control == table.gap.teacher:
+        raise UserError(f"gap.control and gap.teacher both name row {table.gap.control!r}; name two rows")
     for name in (name for group in table.alike for name in group):
-        table.row(name, "alike")
+        row = table.row(name, "alike")
+        if row.recipe is None and not row.needs:
+            raise UserError(f"alike names row {name!r}, which is not trained; name rows with a recipe")
 
 
 def _check_start(row: Row, seen: dict[str, Row]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from rich.console import Console
 from ..convert.adapters import merge_lora
 from ..convert.cached import cache_folder
 from ..convert.save import save
-from ..core import pick_dtype
+from ..core import alone, pick_dtype
 from ..data import TokenStore, batches
 from ..settings import Recipe
 from .checkpoint import Position, read_position
@@ -55,7 +56,7 @@ def train(
     and only the first one writes and prints. A model without a named base is stored whole, its LoRA merged.
     Raises UserError for wrong input and TrainingError when a loss or gradient is not finite.
     """
-    with joined(next(model.parameters()).device) as world:
+    with joined(next(model.parameters()).device) as world, ExitStack() as held:
         console, out = _voice(console, world), Path(out)
         check_sinks(recipe.log)
         plan = preview(model, recipe)
@@ -64,6 +65,7 @@ def train(
         if dry_run:
             _print_start(console, recipe, plan)
             return plan
+        world.share(lambda: held.enter_context(alone(out)))
         store = _open_store(data, tokenizer)
         wanted = identity(recipe, model, store, world.size)
         found = world.share(lambda: find_checkpoint(out, resume, lambda line: console.print(line, **PLAIN)))

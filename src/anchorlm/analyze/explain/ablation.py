@@ -42,12 +42,15 @@ class Variant:
 
 
 def check(target: Target, options: Options) -> None:
-    """Raise UserError for a model without slots, or without what a size is given of, and for too short a context."""
+    """Raise UserError for a model without slots, and for too short a context."""
     target.check_slots("ablation")
     target.check_context(options)
-    for (axis, what), sizes in zip(AXES.items(), axes(target.plan, options), strict=True):
-        if getattr(options, axis) is not None and sizes == [None]:
-            raise UserError(f"analyze option {axis} is given, but {target.name} has no {what}")
+
+
+def lacks(target: Target, options: Options) -> dict[str, str]:
+    """Axes of the grid along which the model has no size, and what it has none of."""
+    found = zip(AXES.items(), axes(target.plan, options), strict=True)
+    return {axis: what for (axis, what), sizes in found if sizes == [None]}
 
 
 def ablation(job: Job) -> Row:

@@ -149,13 +149,16 @@ READING = ("context", "documents", "window")  # options of every analysis that r
 class Analysis:
     """One thing that can be asked for. check: raises UserError unless the model can be analysed so; text: takes text,
     always (True), never (False), or only if it is given (None); weights: whether they are needed; uses: options beside
-    those of the text that is read."""
+    those of the text that is read; lacks: those of them that say nothing of the model, and what it has not; prepare:
+    what is made of the text before anything is measured, so that a text or context that will not do is told then."""
 
     run: Callable[[Job], dict[str, Any]]
     check: Callable[[Target, Options], None]
     text: bool | None = True
     weights: bool = True
     uses: tuple[str, ...] = ()
+    lacks: Callable[[Target, Options], dict[str, str]] = lambda target, options: {}
+    prepare: Callable[[Job], Any] = lambda job: None
 
     def used(self, text: bool) -> set[str]:
         """The options that change its figures; text: whether one is given."""

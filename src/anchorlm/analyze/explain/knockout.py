@@ -7,6 +7,7 @@ so two controls stand beside it: the same on targets whose source is in the wind
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,12 @@ def check(target: Target, options: Options) -> None:
     """Raise UserError for layers that are not there, or a context in which nothing lies beyond the window."""
     target.layers(options)
     target.check_context(options)
+
+
+def prepare(job: Job) -> None:
+    """Raise UserError for a context in which a generated text has no room, and for a text too short for it."""
+    few = job.options.model_copy(update={"recall": min(job.options.recall, 1)})
+    probes_of(replace(job, options=few))
 
 
 def knockout(job: Job) -> Row:

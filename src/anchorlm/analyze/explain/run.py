@@ -22,10 +22,12 @@ from . import ablation, cost, keeping, knockout, likeness, readmaps
 from .job import Analysis, Job, Options, Progress, Target, names_of
 
 ANALYSES: dict[str, Analysis] = {
-    "knockout": Analysis(knockout.knockout, knockout.check, uses=("recall", "layers", "control")),
+    "knockout": Analysis(
+        knockout.knockout, knockout.check, uses=("recall", "layers", "control"), prepare=knockout.prepare
+    ),
     "similarity": Analysis(likeness.similarity, likeness.check),
     "readmaps": Analysis(readmaps.readmaps, readmaps.check, text=None),
-    "ablation": Analysis(ablation.ablation, ablation.check, uses=tuple(ablation.AXES)),
+    "ablation": Analysis(ablation.ablation, ablation.check, uses=tuple(ablation.AXES), lacks=ablation.lacks),
     "choosers": Analysis(keeping.choosers, keeping.check, uses=("layers", "kept")),
     "cost": Analysis(cost.cost, cost.check, text=False, weights=False, uses=("context", "results")),
 }
@@ -66,6 +68,8 @@ def run_analysis(
     job = Job(weights, target, tokenizer, store, chosen, parts, digest, progress)
     results = {}
     for each in names:
+        ANALYSES[each].prepare(job)
+    for each in names:
         results[each] = ANALYSES[each].run(job)
         if folder:
             with atomic_file(folder / f"{each}.json") as file:
@@ -91,7 +95,10 @@ def check_request(
     store = None
     if wants_text(names, data):
         find_files(data)
-        store = _store(target, names, data, load_tokenizer(source, base), chosen, None)
+        tokenizer = load_tokenizer(source, base)
+        store = _store(target, names, data, tokenizer, chosen, None)
+        for name in names:
+            ANALYSES[name].prepare(Job(None, target, tokenizer, store, chosen, Parts(None), None))
     check_out(target, names, chosen, store, out)
     return names, target
 
@@ -145,12 +152,22 @@ def _check(target: Target, names: Iterable[str], data: Texts, options: Options) 
     for field in Options.model_fields:
         if field in options.model_fields_set - used:
             raise UserError(f"analyze option {field} has no meaning for {', '.join(names)}")
+    _check_sizes(target, names, options)
     for name in names:
         ANALYSES[name].check(target, options)
         if ANALYSES[name].text and not _given(data):
             raise UserError(f"{name} needs --data: a text file or a folder of them")
     if wants_text(names, data):
         target.check_context(options)
+
+
+def _check_sizes(target: Target, names: Iterable[str], options: Options) -> None:
+    """Raise UserError for an option that says nothing of this model in any of the analyses that use it."""
+    for field in options.model_fields_set:
+        using = [ANALYSES[name] for name in names if field in ANALYSES[name].uses]
+        whats = [analysis.lacks(target, options).get(field) for analysis in using]
+        if whats and all(whats):
+            raise UserError(f"analyze option {field} is given, but {target.name} has no {whats[0]}")
 
 
 def _store(
