@@ -1,6 +1,7 @@
 """Fast weights placed where a trained model misses them, and how far scores of layers agree."""
 
 import json
+import math
 
 import pytest
 from hypothesis import given
@@ -51,6 +52,11 @@ def test_fast_weights_go_where_they_are_missed(file):
     assert row["scores"] == ["the window's cost", "the knock-out of fast weights"] and row["layers"] == LAYERS
 
 
+def test_only_layers_that_are_to_be_tried_get_them(file):
+    found = anchorlm.place(planted(), store(), **QUICK, knockout=str(file), layers="0-2")
+    assert {slot.read for slot in found.plan.slots.values()} == {(1,)}
+
+
 def test_other_kinds_stay_where_they_were(file):
     plans = [anchorlm.place(planted(), store(), **QUICK | more | {"rule": "kept", "kept": 6}).plan
              for more in ({}, {"knockout": str(file)})]  # fmt: skip
@@ -87,10 +93,17 @@ BROKEN = [
     (json.dumps(result({**SCORES, 4: SCORES[3]})), "names layer 4; the base has layers 0 to 3"),
     (json.dumps(result({"x": SCORES[3]})), "names layer x; the base has layers 0 to 3"),
     (json.dumps(result({})), "has no memory branch"),
-]
+    *(
+        (json.dumps(result({0: wrong})), "is not the result of")
+        for wrong in (None, 1, [], {}, {"value": 1}, {"value": "1", "interval": None}, {"value": 1, "interval": [1]},
+                      {"value": 1, "interval": ["a", "b"]}, {"value": math.nan, "interval": None})
+    ),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("text, expected", BROKEN, ids=[expected for _, expected in BROKEN])
+@pytest.mark.parametrize(
+    "text, expected", BROKEN, ids=[f"{number} {expected}" for number, (_, expected) in enumerate(BROKEN)]
+)
 def test_a_wrong_file_is_told_before_anything_is_measured(tmp_path, text, expected):
     path = tmp_path / "knockout.json"
     if text is not None:

@@ -32,7 +32,7 @@ def read_knocked(path: str | Path, depth: int) -> Score:
     try:
         found = json.loads(Path(path).read_text(encoding="utf-8"))
         rows = found["texts"]["text"]["rows"] if found["kind"] == KIND else None
-        scores = {row["layer"]: row["change"][BEYOND] for row in rows or () if row["branch"] == MEMORY}
+        scores = {row["layer"]: _score(row["change"][BEYOND]) for row in rows or () if row["branch"] == MEMORY}
     except FileNotFoundError:
         raise UserError(
             f"--knockout {path} does not exist; `anchorlm analyze DIR --what knockout -o RUN` writes it"
@@ -44,6 +44,15 @@ def read_knocked(path: str | Path, depth: int) -> Score:
     if not scores:
         raise UserError(f"--knockout {path} has no memory branch: analyse a trained model with a state in every layer")
     return scores
+
+
+def _score(found: Any) -> dict[str, Any]:
+    """The same estimate. Raises ValueError where that is no number with an interval of two, or with none."""
+    numbers = [found["value"], *([0, 0] if found["interval"] is None else found["interval"])]
+    plain = all(isinstance(number, int | float) and not isinstance(number, bool) for number in numbers)
+    if len(numbers) != 3 or not plain or not np.isfinite(numbers).all():
+        raise ValueError("no estimate")
+    return found
 
 
 def missed(scores: Score) -> list[int]:

@@ -96,7 +96,7 @@ def measure(lab: Lab, settings: Settings, need: Need) -> tuple[Run, Choice]:
         run.kept = scan.oracle(lab, candidates, settings.count, run.goal, run.windowed)
     order = [step.layer for step in run.steps] if steps else anchors
     run.knocked = settings.knocked(lab.bench.depth)
-    fast = anchors if run.knocked is None else missed(run.knocked)
+    fast = anchors if run.knocked is None else [layer for layer in missed(run.knocked) if layer in candidates]
     rankings = {"window": fast, "greedy": order, "heads": run.retrieving(), "oracle": run.helped()}
     choice = choose(need, rankings)
     if settings.divides(need):

@@ -15,9 +15,9 @@ def is_figure(value: Any) -> bool:
     """Whether the value has all that a page reads of it, each of its kind."""
     if not isinstance(value, Mapping) or not {"value", "interval", "n"} <= value.keys():
         return False
-    kinds = [kind(value[name]) for name, kind in KINDS.items() if name in value]
-    shown = isinstance(value.get("note"), str) if value["value"] is None else _whole(value)
-    return _count(value["n"]) and all(kinds) and shown
+    if not _count(value["n"]) or not all(kind(value[name]) for name, kind in KINDS.items() if name in value):
+        return False
+    return isinstance(value.get("note"), str) if value["value"] is None else _whole(value)
 
 
 def _whole(value: Mapping[str, Any]) -> bool:
