@@ -263,7 +263,7 @@ def test_what_a_rule_prints_does_not_reach_the_results(leaky, base_folder, tmp_p
         assert source.count(line) == 1, how
         source = source.replace(line, f"        print('said {how}')\n{line}")
     leaky.write_text(source)
-    (tmp_path / "text.txt").write_text("some words " * 60)
+    (tmp_path / "text.txt").write_text("".join(f"some words {number} " for number in range(60)))
     places = {"base": base_folder, "tmp": tmp_path}
     made = ["--rules", leaky, "--set", "rule=leaky", "--set", "window=12", "-o", tmp_path / "hybrid"]
     assert call("convert", base_folder, *made) == 0
