@@ -18,13 +18,10 @@ from rich.console import Console
 from safetensors.torch import load_file, save_file
 from tiny import PLAN, tiny_hybrid, tiny_recipe, tiny_store
 
-from anchorlm.core import UserError
+from anchorlm.core import UserError, alone
 from anchorlm.plan import ModelShape
 from anchorlm.results.plans import plan_from
 from anchorlm.settings import load_recipe, recipe_names
-
-
-from anchorlm.core import UserError, alone
 from anchorlm.train import train
 from anchorlm.train.checkpoint import checkpoints
 from anchorlm.train.folder import check_identity
