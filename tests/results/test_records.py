@@ -246,14 +246,14 @@ def test_a_damaged_figure_is_never_shown(home, done, tmp_path, fault):
 
 
 @pytest.mark.parametrize("name, content, expected", [
-    ("run.json", "{}", "run.json is damaged"),
-    ("run.json", '{"data": {"texts": 1}, "training": []}', "run.json is damaged"),
-    ("memory.safetensors", "", "memory.safetensors is damaged"),
-    ("memory.safetensors", "12345678" * 9, "memory.safetensors is damaged"),
+    ("gates/run.json", "{}", "run.json is damaged"),
+    ("gates/run.json", '{"data": {"texts": 1}, "training": []}', "run.json is damaged"),
+    ("gates-lora/memory.safetensors", "", "memory.safetensors is damaged"),
+    ("gates-lora/memory.safetensors", "12345678" * 9, "memory.safetensors is damaged"),
 ])  # fmt: skip
 def test_a_damaged_file_of_a_trained_row_is_named(home, done, tmp_path, name, content, expected):
     shutil.copytree(done[0], tmp_path / "out")
-    (tmp_path / "out" / "rows" / "gates" / name).write_text(content)
+    (tmp_path / "out" / "rows" / name).write_text(content)
     with pytest.raises(UserError, match=expected):
         run_table(table_of(home), job(home, tmp_path / "out"), say=silent)
 
