@@ -27,16 +27,19 @@ def need(budget):
 )
 def test_a_way_holds_the_budget_and_cannot_hold_more(budget, order, way):
     wanted, shares = need(budget), WAYS[way]
-    tokens = _filled(wanted, order, shares)
+    tokens, given = _filled(wanted, order, shares), [layer for i, layer in enumerate(order) if shares[min(i, 2)]]
+
+    def size(least):
+        counts = {layer: min(int(shares[min(i, 2)] * least), CONTEXT) for i, layer in enumerate(given)}
+        return _choice(wanted, counts).size
+
     if not tokens:
-        assert _choice(wanted, {layer: int(shares[min(i, 2)]) for i, layer in enumerate(order)}).size > budget
+        assert size(1) > budget
         return
-    assert _choice(wanted, tokens).size <= budget and sorted(tokens) == list(range(7))
-    counts = [tokens[layer] for layer in order]
+    assert _choice(wanted, tokens).size <= budget and sorted(tokens) == sorted(given)
+    counts = [tokens[layer] for layer in given]
     assert counts == sorted(counts, reverse=True) and 1 <= counts[-1] and counts[0] <= CONTEXT
-    if counts[-1] < CONTEXT:
-        more = [min(int(shares[min(i, 2)] * (counts[-1] + 1)), CONTEXT) for i in range(7)]
-        assert _choice(wanted, dict(zip(order, more, strict=True))).size > budget
+    assert counts[-1] == CONTEXT or size(counts[-1] + 1) > budget
 
 
 @pytest.mark.parametrize(

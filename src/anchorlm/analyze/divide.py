@@ -19,6 +19,7 @@ from .tally import Goal, Rows, below
 
 FEW = "few"  # the plan that the ranking and the option `kept` give
 WAYS = {  # shares of the tokens: of a layer in the most needed fifth, in the second fifth, and of any other
+    "first": (1.0, 0.0, 0.0),
     "even": (1.0, 1.0, 1.0),
     "stepped": (4.0, 2.4, 1.0),
     "steep": (8.0, 4.0, 1.0),
@@ -71,7 +72,7 @@ def _filled(need: Need, order: Sequence[int], shares: tuple[float, float, float]
     share = {layer: shares[min(place // fifth, 2)] for place, layer in enumerate(order)}
 
     def spread(least: int) -> dict[int, int]:
-        return {layer: min(int(share[layer] * least), need.context) for layer in sorted(order)}
+        return {layer: min(int(share[layer] * least), need.context) for layer in sorted(order) if share[layer]}
 
     held = bisect_right(range(1, need.context + 1), need.budget, key=lambda least: _choice(need, spread(least)).size)
     return spread(held) if held else {}
