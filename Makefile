@@ -17,6 +17,7 @@ install: $(STAMP) ## .venv with the locked versions and .venv/bin/anchorlm
 $(STAMP): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "anchorlm needs Python 3.11 or newer; set PYTHON=...")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing the versions of requirements.lock into $(VENV): about 1 GB, some minutes"
 	$(BIN)/python -m pip install --quiet -r requirements.lock
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
 	@touch $@

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from anchorlm.analyze.budget import Choice, Need
 from anchorlm.analyze.divide import FEW, WAYS, Division, _choice, _filled, best
+from anchorlm.analyze.tables import placed
 from anchorlm.analyze.tally import Goal
 from anchorlm.plan import ModelShape, Plan, Reach
 
@@ -66,3 +67,14 @@ def test_a_way_is_taken_where_it_is_clearly_better(rows, taken):
     choice = best(found, few, goal, sums((10, 10, 10)))
     assert choice.size == next((d.choice.size for d in found if d.way == taken), few.size)
     assert bool(choice.notes) == (taken != FEW)
+
+
+def test_the_plans_line_says_how_many_tokens_each_layer_keeps():
+    slots = {
+        "a": {"write": 0, "options": {"tokens": 20}},
+        "b": {"write": 1, "options": {"tokens": 20}},
+        "c": {"write": 4, "options": {"tokens": 80}},
+        "d": {"write": 4, "options": {"tokens": 20}},
+    }
+    result = {"placed": {"full": [6], "kept": [4, 0, 1]}, "plan": {"slots": slots}}
+    assert placed(result) == "full in 6; kept in 4 (80 and 20), 0-1 (20)"

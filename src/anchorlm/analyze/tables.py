@@ -94,6 +94,19 @@ def unit(value: Any) -> str:
 
 
 def placed(result: Row) -> str:
-    """`full in 18, 23; heads in 7.1, 20.0; swiglu-ttt in 7, 8`."""
-    kinds = {kind: ", ".join(map(unit, sorted(units))) for kind, units in result["placed"].items() if units}
+    """`full in 18, 23; heads in 7.1, 20.0; swiglu-ttt in 7, 8`; `kept in 4-5 (184), 0-3 (23)`: tokens of a KV head."""
+    kinds = {kind: _where(result, kind, units) for kind, units in result["placed"].items() if units}
     return "; ".join(f"{kind} in {units}" for kind, units in kinds.items()) or "a window in every layer"
+
+
+def _where(result: Row, kind: str, units: list[Any]) -> str:
+    """The units in order; layers with kept tokens by how many each KV head has, most first."""
+    if kind != "kept":
+        return ", ".join(map(unit, sorted(units)))
+    counts: dict[tuple[int, ...], list[int]] = {}
+    for layer in units:
+        slots = [slot for slot in result["plan"]["slots"].values() if slot["write"] == layer]
+        tokens = sorted({slot["options"]["tokens"] for slot in slots}, reverse=True)
+        counts.setdefault(tuple(tokens), []).append(layer)
+    parts = sorted(counts.items(), reverse=True)
+    return ", ".join(f"{layers_text(layers)} ({' and '.join(map(str, tokens))})" for tokens, layers in parts)
