@@ -55,9 +55,9 @@ def test_a_row_is_set_against_another_by_document(done):
 
 
 def test_layers_that_keep_full_attention_are_counted():
-    row = {"note": "a method", "start": "base", "full_layers": 26 / 30}
+    row = {"note": "a method", "start": "base", "full_share": 26 / 30}
     assert page._note(row) == "a method; full attention in 87% of the layers"
-    assert page._note(row | {"full_layers": 1.0}) == page._note(row | {"full_layers": 0.0}) == "a method"
+    assert page._note(row | {"full_share": 1.0}) == page._note(row | {"full_share": 0.0}) == "a method"
     named = row | {"note": "full attention in layers 1 and 2"}
     assert page._note(named) == named["note"]
 

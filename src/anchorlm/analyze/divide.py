@@ -58,7 +58,7 @@ def best(found: Sequence[Division], few: Choice, goal: Goal, windowed: Rows) -> 
     if not lower:
         return few
     chosen = min(lower, key=lambda pair: pair[0])[1]
-    note = f"kept tokens: {chosen.way} over {len(chosen.tokens)} layers, clearly better than in the best layers alone"
+    note = f"kept tokens: divided `{chosen.way}` over {len(chosen.tokens)} layers, clearly better than `{FEW}`"
     return replace(chosen.choice, notes=[note])
 
 

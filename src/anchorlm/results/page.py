@@ -89,8 +89,8 @@ def _note(row: dict[str, Any]) -> str:
     parts = [row["note"]] if row["note"] else []
     if control:
         parts.append(f"window {control['window']:,}: the bytes of `{control['of']}`")
-    if 0 < row.get("full_layers", 0) < 1 and "full attention" not in row["note"]:
-        parts.append(f"full attention in {row['full_layers']:.0%} of the layers")
+    if 0 < row.get("full_share", 0) < 1 and "full attention" not in row["note"]:
+        parts.append(f"full attention in {row['full_share']:.0%} of the layers")
     if row["start"] != BASE:
         parts.append(f"starts from `{row['start']}`")
     return "; ".join(parts) or "-"

@@ -70,7 +70,7 @@ def _row(
         **facts,
         "plan": built.plan.to_dict(),
         "control": _control(built.plan, row),
-        "full_layers": sum(reach == Reach() for reach in built.plan.layers) / len(built.plan.layers),
+        "full_share": sum(reach == Reach() for reach in built.plan.layers) / len(built.plan.layers),
         "state_bytes": {str(n): bytes_at(built.plan, shape, n) for n in (table.context, FAR)},
         "beyond_window": beyond_window(built.plan, table, shape),
         "trained_parameters": record.trained_parameters if record else None,
